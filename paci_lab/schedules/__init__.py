@@ -1,0 +1,51 @@
+"""Pipeline schedules as data. To add one, write one file in this folder with a `Schedule` subclass: see `paci.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+
+from paci_lab.errors import InputError
+from paci_lab.schedules.gpipe import GPipe
+from paci_lab.schedules.one_f_one_b import OneFOneB
+from paci_lab.schedules.op import KINDS, Op
+from paci_lab.schedules.paci import PACI
+from paci_lab.schedules.schedule import Schedule
+from paci_lab.schedules.validate import ScheduleError, inputs_of, validate
+
+__all__ = [
+    "KINDS", "GPipe", "OneFOneB", "Op", "PACI", "Schedule", "ScheduleError", "build_schedule", "inputs_of",
+    "schedule_classes", "validate",
+]
+
+
+def schedule_classes() -> dict[str, type[Schedule]]:
+    """Every schedule of this folder by its name: a new file is found without being registered."""
+    for module in pkgutil.iter_modules(__path__, __name__ + "."):
+        importlib.import_module(module.name)
+    classes: dict[str, type[Schedule]] = {}
+    pending = list(Schedule.__subclasses__())
+    while pending:
+        cls = pending.pop()
+        pending += cls.__subclasses__()
+        if cls.__module__.startswith(__name__ + "."):
+            classes[cls.name] = cls
+    return dict(sorted(classes.items()))
+
+
+def build_schedule(name: str, *, stages: int, microbatches: int, window: int, **options: int) -> Schedule:
+    """A schedule by name; `options` are the extra fields of that schedule (PACI: `slack`), and a zero is no option.
+
+    >>> [str(op) for op in build_schedule("paci", stages=2, microbatches=2, window=1).ops(0)]
+    ['0F0', '0F1', '0B0', '0U0', '0B1', '0U1']
+    """
+    classes = schedule_classes()
+    if name not in classes:
+        raise InputError("schedule", name, " | ".join(classes), "choose one of these")
+    taken = {field.name for field in dataclasses.fields(classes[name])}
+    for option, value in options.items():
+        if option not in taken and value != 0:
+            raise InputError(option, value, f"0 for schedule {name!r}, which has no {option}", f"leave {option} out, or use paci")
+    options = {option: value for option, value in options.items() if option in taken}
+    return classes[name](stages=stages, microbatches=microbatches, window=window, **options)
