@@ -1,0 +1,93 @@
+# Every target sets up what it needs: a fresh clone, make and Python are enough. `make` alone lists the targets.
+
+MIN_PYTHON := 3.11
+EXTRAS     ?= test
+PYTHON     ?=
+ARGS       ?=
+
+VENV := .venv
+PY   := $(VENV)/bin/python
+
+# A setting meant for another environment must not leak into this one.
+unexport PYTHONHOME PYTHONPATH
+export PIP_USER := 0
+export PIP_ROOT_USER_ACTION := ignore
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# The stamp's name is a checksum of what the environment was made from (times would lie after a checkout or a copy)
+# and of where it is, because the scripts of a venv hold its path.
+KEY   := $(shell { pwd -P; echo "$(EXTRAS)"; cat pyproject.toml constraints.txt; } | cksum | tr ' ' '-')
+STAMP := $(VENV)/.ready-$(KEY)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow bench lab lint clean FORCE
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo 'ARGS="..." is passed on to the command; PYTHON=... chooses the interpreter; EXTRAS=test,hf adds data sets.'
+
+setup: $(STAMP) ## make .venv with the pinned versions (does nothing when it is up to date)
+
+# A venv that is gone, or whose interpreter is, makes the stamp worthless.
+$(STAMP): $(shell $(PY) -c '' 2>/dev/null || echo FORCE)
+	@# Never repaired half-way: a set-up that was interrupted or that belongs to another folder starts anew.
+	@if [ "$$(cat $(VENV)/.owner 2>/dev/null)" != "$$(pwd -P)" ] || ! $(PY) -m pip --version >/dev/null 2>&1; then \
+	  set -e; \
+	  $(find_python); \
+	  echo "setup: new $(VENV) with $$("$$python" --version) ($$python)"; \
+	  rm -rf $(VENV); \
+	  "$$python" -m venv $(VENV); \
+	fi
+	@rm -f $(VENV)/.owner $(VENV)/.ready-*
+	@echo "setup: installing the pinned versions of constraints.txt (a few minutes the first time)"
+	@# setuptools first and no build isolation: the pinned backend builds the package, without a second download.
+	@$(PY) -m pip install -q -c constraints.txt setuptools
+	@$(PY) -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
+	@pwd -P > $(VENV)/.owner
+	@touch $@
+	@echo "setup: ready"
+
+# Sets $python to the first interpreter that runs, is new enough and can make a venv with pip; says what is missing.
+# Really running it matters: a version manager leaves python3.x commands that only print an error.
+define find_python
+python=; old=; bare=; \
+for try in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3); do \
+  version=$$("$$try" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue; \
+  if ! "$$try" -c 'import sys; sys.exit(sys.version_info < tuple(map(int, "$(MIN_PYTHON)".split("."))))'; then \
+    old="$$old $$try (is $$version)"; continue; fi; \
+  if ! "$$try" -c 'import ensurepip, venv' 2>/dev/null; then bare="$$bare $$try"; continue; fi; \
+  python="$$try"; break; \
+done; \
+if [ -z "$$python" ]; then \
+  if [ -n "$$bare" ]; then \
+    echo "setup:$$bare cannot make a virtual environment: the modules venv and ensurepip are missing." >&2; \
+    echo "setup: install them (on Debian and Ubuntu the package python3-venv) and run make again." >&2; \
+  else \
+    echo "setup: Python $(MIN_PYTHON) or newer is needed; found:$${old:- $(if $(PYTHON),$(PYTHON) does not run,none)}." >&2; \
+    echo "setup: install it, or name one that you have: make setup PYTHON=/path/to/python3" >&2; \
+  fi; \
+  exit 1; \
+fi
+endef
+
+demo: setup ## the main job: train flush and PACI pipelines here and compare them
+	$(VENV)/bin/paci-lab demo $(ARGS)
+
+test: setup ## the fast test suite
+	$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-slow: setup ## the tests that take minutes or download
+	$(PY) -m pytest -m slow $(ARGS)
+
+bench: setup ## measure the engine on this machine
+	$(PY) -m benchmarks.engine $(ARGS)
+
+lab: setup ## open JupyterLab at the lessons
+	$(VENV)/bin/paci-lab lab $(ARGS)
+
+lint: setup ## check the style with ruff
+	$(PY) -m ruff check $(ARGS) .
+
+clean: ## remove .venv, caches and build output; runs/ stays
+	rm -rf $(VENV) build dist .cache .pytest_cache .ruff_cache ./*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,331 @@
+"""The agent: the one process of a run that starts the ranks, watches them and writes what they say together.
+
+`launch` starts it with the spec on standard input. It answers with one line on standard output ("ready", or what is
+wrong with the spec), and from then on speaks through the run directory. It ends its ranks when one of them fails, when
+the target is reached, on SIGTERM, and when its own parent goes away: standard input closes then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from paci_lab.data import open_data
+from paci_lab.errors import InputError
+from paci_lab.measure import summarize
+from paci_lab.runtime import evaluate, worker
+from paci_lab.runtime.recorder import read_now
+from paci_lab.runtime.resolve import resolve
+from paci_lab.runtime.rundir import LineTail, RunDir, write_json
+from paci_lab.schedules import Op, ScheduleError
+from paci_lab.spec import TrainSpec
+
+__all__ = ["main"]
+
+_TICK_S = 0.05
+_GRACE_S = 2.0
+"""How long after a rank fails the others may take to say what they saw: the first to notice need not be the cause."""
+
+
+class Child:
+    """A rank or the evaluator: forked from the agent where that is safe, started afresh otherwise.
+
+    A fork shares the memory of torch and skips its import, seconds for each process on a laptop. It is safe on Linux
+    while this process has used neither a GPU nor a pool of CPU threads.
+    """
+
+    def __init__(self, module: Any, arguments: list[str], log: Path, *, fork: bool, others: list[Child]) -> None:
+        their_input, self.input = os.pipe()
+        self.output, their_output = os.pipe()
+        self.exit_code: int | None = None
+        if fork:
+            self.pid = os.fork()
+            if self.pid == 0:
+                self._become(module, arguments, log, their_input, their_output, others)
+        else:
+            with open(log, "ab") as errors:
+                command = [sys.executable, "-m", module.__name__, *arguments]
+                self._process = subprocess.Popen(command, stdin=their_input, stdout=their_output, stderr=errors)
+            self.pid = self._process.pid
+        os.close(their_input)
+        os.close(their_output)
+        os.set_blocking(self.output, False)
+
+    def _become(self, module: Any, arguments: list[str], log: Path, their_input: int, their_output: int,
+                others: list[Child]) -> None:
+        code = 1
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            # An end of a brother's pipe that stays open here would hide from him that the agent has gone.
+            for other in others:
+                os.close(other.input)
+                os.close(other.output)
+            os.close(self.input)
+            os.close(self.output)
+            errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            for descriptor, number in ((their_input, 0), (their_output, 1), (errors, 2)):
+                os.dup2(descriptor, number)
+            sys.stdin = os.fdopen(0, "r", closefd=False)
+            code = module.run_as_child(arguments)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def poll(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs."""
+        if self.exit_code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.exit_code = os.waitstatus_to_exitcode(status)
+        return self.exit_code
+
+    def kill(self) -> None:
+        """End it at once and wait until it is gone."""
+        if self.exit_code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+class Agent:
+    """Starts and watches one run.
+
+    Args:
+        run: its directory, already created.
+        fork: start children by forking.
+    """
+
+    def __init__(self, run: RunDir, *, fork: bool) -> None:
+        self.run_dir, self.spec = run, run.spec()
+        self.schedule = self.spec.build_schedule()
+        self.children: list[Child] = []
+        self.evaluator = self.start(evaluate, [str(run.path)], run.path / "log" / "evaluator.log", fork)
+        self.ranks = [self.start(worker, [str(run.path), str(rank)], run.log_file(rank), fork)
+                      for rank in range(self.schedule.ranks)]
+        # The store serves from a thread, so it comes after the forks; port 0 lets the system choose a free one.
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
+        for rank in self.ranks:
+            os.write(rank.input, f"{self.store.port}\n".encode())
+        self.tails = [LineTail(run.updates_file(rank)) for rank in range(self.schedule.ranks)]
+        self.gathered: dict[int, list[dict[str, Any]]] = {}  # update -> rows of the stages that have made it
+        self.requests: list[dict[str, Any]] = []  # snapshots to evaluate, oldest first
+        self.asked: dict[int, dict[str, Any]] = {}
+        self.answers = b""
+        self.reached = False
+        self.metrics = open(run.metrics_file, "a", buffering=1, encoding="utf-8")
+
+    def start(self, module: Any, arguments: list[str], log: Path, fork: bool) -> Child:
+        child = Child(module, arguments, log, fork=fork, others=self.children)
+        self.children.append(child)
+        return child
+
+    def watch(self, stopped: Callable[[], str | None]) -> int:
+        """Until the run has ended; returns the agent's exit code."""
+        while True:
+            codes = [rank.poll() for rank in self.ranks]
+            over = all(code == 0 for code in codes)
+            self.gather()
+            self.evaluate(ranks_over=over or self.reached)
+            reason = stopped()
+            if reason is not None:
+                return self.fail({"message": f"{reason} after update {max(self.gathered, default=0)}", "stopped": True})
+            if any(code not in (None, 0) for code in codes) and not self.reached:
+                return self.fail(self.diagnose())
+            if self.evaluator.poll() not in (None, 0):
+                return self.fail({"message": "the evaluator ended badly: see log/evaluator.log"})
+            if self.reached and not over:
+                self.kill_ranks()  # nothing after the target is asked for
+                self.gather()
+                over = True
+            if over and not self.requests and not self.asked:
+                self.kill_all()
+                write_json(self.run_dir.path / "result.json", summarize(self.run_dir))
+                return 0
+            time.sleep(_TICK_S)
+
+    # -- putting together what the ranks write --------------------------------------------------------------------
+    def gather(self) -> None:
+        for tail in self.tails:
+            for row in tail.rows():
+                rows = self.gathered.setdefault(row["update"], [])
+                rows.append(row)
+                if len(rows) == self.spec.stages:
+                    self.complete(row["update"], rows)
+
+    def complete(self, update: int, rows: list[dict[str, Any]]) -> None:
+        """All stages have made `update`: one line of metrics, and a snapshot to evaluate if they saved one."""
+        losses = next(row["losses"] for row in rows if row["losses"])
+        when = {"time_s": max(row["end_ns"] for row in rows) / 1e9, "tokens": rows[0]["tokens"], "update": update}
+        self.write_metrics({**when, "train_loss": sum(losses) / len(losses),
+                            "grad_norm": sum(row["grad_norm"] ** 2 for row in rows) ** 0.5,
+                            "learning_rate": rows[0]["learning_rate"]})
+        if all(row["snapshot"] for row in rows):
+            self.requests.append(when)
+        self.gathered[update] = []  # the rows are on disk; the key stays as the count of updates
+
+    def write_metrics(self, row: dict[str, Any]) -> None:
+        self.metrics.write(json.dumps(row) + "\n")
+
+    def evaluate(self, *, ranks_over: bool) -> None:
+        """Hand snapshots to the evaluator and take its answers."""
+        if self.requests and (self.spec.evaluate == "during" or ranks_over) and not self.reached:
+            request = self.requests.pop(0)
+            self.asked[request["update"]] = request
+            os.write(self.evaluator.input, f"{request['update']}\n".encode())
+        if self.reached:
+            self.requests.clear()
+            self.asked.clear()
+        try:
+            self.answers += os.read(self.evaluator.output, 65536)
+        except BlockingIOError:
+            return
+        *lines, self.answers = self.answers.split(b"\n")
+        for line in lines:
+            answer = json.loads(line)
+            if (when := self.asked.pop(answer["update"], None)) is not None:
+                self.write_metrics({**when, "val_loss": answer["val_loss"]})
+                self.reached = self.spec.target_loss is not None and answer["val_loss"] <= self.spec.target_loss
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+    def diagnose(self) -> dict[str, Any]:
+        """Wait for the ranks that saw the failure, and tell the cause from its consequences."""
+        deadline = time.monotonic() + _GRACE_S
+        while time.monotonic() < deadline and any(rank.poll() is None for rank in self.ranks):
+            time.sleep(_TICK_S)
+        codes = [rank.poll() for rank in self.ranks]
+        failed = [r for r, code in enumerate(codes) if code not in (None, 0)]
+        rank = min(failed, key=lambda r: (codes[r] == worker.PEER_LOST_EXIT, r))
+        said = _read_error(self.run_dir.error_file(rank)) if codes[rank] > 0 else None
+        op = Op.parse(said["op"]) if said and said["op"] else read_now(self.run_dir.now_file(rank))
+        if said:
+            cause = said["cause"]
+        elif codes[rank] < 0:
+            cause = f"killed by {signal.Signals(-codes[rank]).name}"
+            if codes[rank] == -signal.SIGKILL:
+                cause += " (the system does that to a process when memory runs out)"
+        else:
+            cause = f"ended with exit code {codes[rank]}"
+        stage = op.stage if op else self.schedule.stages_of(rank)[0]
+        what = f"operation {op}" if op else "start-up"
+        if op and op.kind != "U":
+            what += f" (micro-batch {op.microbatch})"
+        log = self.run_dir.log_file(rank)
+        return {"message": f"rank {rank} (stage {stage}) failed in {what}: {cause}. Its log: {log}", "rank": rank,
+                "stage": stage, "op": str(op) if op else None, "microbatch": op.microbatch if op and op.kind != "U" else None,
+                "cause": cause, "log": str(log)}
+
+    def fail(self, failure: dict[str, Any]) -> int:
+        self.kill_all()
+        self.gather()
+        write_json(self.run_dir.path / "failure.json", failure)
+        return 1
+
+    def kill_ranks(self) -> None:
+        for rank in self.ranks:
+            rank.kill()
+
+    def kill_all(self) -> None:
+        for child in self.children:
+            child.kill()
+
+
+def _read_error(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def describe_machine(spec: TrainSpec) -> dict[str, Any]:
+    """Content of `environment.json`: enough to judge a figure years later, nothing that names a person or a host."""
+    import importlib.metadata
+
+    data = open_data(spec.data, context=spec.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
+    return {
+        "paci_lab": importlib.metadata.version("paci-lab"), "python": platform.python_version(), "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.release()}", "cpu": _cpu_model(), "cpu_cores": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if spec.device == "cuda" else [],
+        "hosts": 1, "git": _git_state(), "corpus": data.name, "corpus_sha256": data.sha256,
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _git_state() -> str | None:
+    """Commit of the code that runs, with "+" when files differ from it; None outside a checkout."""
+    def git(*arguments: str) -> str:
+        folder = Path(__file__).parent
+        return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=5).stdout
+
+    try:
+        return git("rev-parse", "HEAD").strip() + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def main() -> int:
+    """Read {"spec", "run_dir"} from standard input, answer, run."""
+    asked = json.loads(sys.stdin.readline())
+    answer = os.fdopen(os.dup(1), "w")
+    run = RunDir(asked["run_dir"])
+    try:
+        spec = resolve(TrainSpec.from_dict(asked["spec"]))
+        fork = sys.platform == "linux" and spec.device == "cpu" and spec.threads == 1
+        run.create(spec, describe_machine(spec))
+    except InputError as error:
+        print(json.dumps({"input_error": [error.what, str(error.value), error.allowed, error.fix]}), file=answer, flush=True)
+        return 2
+    except ScheduleError as error:
+        print(json.dumps({"schedule_error": [error.code, str(error.op), error.reason, error.grid]}), file=answer, flush=True)
+        return 2
+    print(json.dumps({"ready": True}), file=answer, flush=True)
+    answer.close()
+    log = os.open(run.path / "log" / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+    told: list[str] = []
+    signal.signal(signal.SIGTERM, lambda *_: told.append("stopped by the user"))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the launcher, which then sends SIGTERM
+    agent = Agent(run, fork=fork)
+    os.set_blocking(0, False)
+
+    def stopped() -> str | None:
+        try:
+            if os.read(0, 4096) == b"":
+                told.append("the process that started the run went away")
+        except BlockingIOError:
+            pass
+        return told[0] if told else None
+
+    try:
+        return agent.watch(stopped)
+    except BaseException as error:
+        traceback.print_exc()
+        return agent.fail({"message": f"the agent failed: {type(error).__name__}: {error}. See {run.path}/log/agent.log"})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The evaluator: validation losses of snapshots, in a process of its own that takes only time nobody else wants.
+
+Reads the number of an update a line from standard input, answers {"update", "val_loss"} a line on standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+
+import torch
+from safetensors.torch import load_file
+
+from paci_lab.data import open_data
+from paci_lab.measure import Evaluator
+from paci_lab.models import build_model
+from paci_lab.runtime.rundir import RunDir
+
+__all__ = ["main", "run_as_child"]
+
+
+def main(run_path: str) -> int:
+    """Answer until standard input closes. Keeps the newest evaluated snapshot and removes the one before."""
+    with contextlib.suppress(OSError, AttributeError):  # not every system has an idle class
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    run = RunDir(run_path)
+    spec = run.spec()
+    torch.set_num_threads(spec.threads)
+    model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
+    data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
+    evaluator = Evaluator(spec, model, data, device=spec.device)
+    before = None
+    for line in sys.stdin:
+        update = int(line)
+        files = sorted(run.snapshot(update).glob("*.safetensors"))
+        parameters = {name: tensor for file in files for name, tensor in load_file(file).items()}
+        print(json.dumps({"update": update, "val_loss": evaluator(parameters)}), flush=True)
+        if before is not None:
+            shutil.rmtree(run.snapshot(before), ignore_errors=True)
+        before = update
+    return 0
+
+
+def run_as_child(arguments: list[str]) -> int:
+    """Entry point of a forked evaluator."""
+    return main(*arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

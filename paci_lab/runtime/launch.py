@@ -1,0 +1,144 @@
+"""Start, watch and stop a run from any Python process: a terminal, a notebook, the tuner."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from paci_lab.errors import InputError, RunFailed
+from paci_lab.runtime.rundir import RunDir
+from paci_lab.schedules import Op, ScheduleError
+from paci_lab.spec import TrainSpec
+from paci_lab.trace import Trace
+
+__all__ = ["Run", "launch", "open_run"]
+
+
+class Run:
+    """Handle of a run: one that this process started, or one that is opened from its directory.
+
+    Attributes:
+        dir: its run directory, with everything the run has said so far.
+    """
+
+    def __init__(self, run_dir: RunDir, agent: subprocess.Popen | None = None) -> None:
+        self.dir, self._agent = run_dir, agent
+
+    @property
+    def path(self) -> Path:
+        return self.dir.path
+
+    @property
+    def spec(self) -> TrainSpec:
+        return self.dir.spec()
+
+    @property
+    def running(self) -> bool:
+        """True while this process's run goes on; a run that was opened is judged by its files alone."""
+        return self._agent is not None and self._agent.poll() is None
+
+    def trace(self) -> Trace:
+        """The trace so far."""
+        return self.dir.trace()
+
+    def result(self) -> dict[str, Any]:
+        """`result.json`; raises RunFailed with the reason when the run has not ended well."""
+        result = self.dir.result()
+        if result is None:
+            failure = self.dir.failure() or {}
+            raise RunFailed(failure.get("message", f"no result in {self.path}: the run is still going, or was killed"))
+        return result
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Block until the run ends and return its result.
+
+        Raises RunFailed when it ends badly, TimeoutError when it does not end in time. A KeyboardInterrupt stops the
+        run before it goes on.
+        """
+        if self._agent is not None:
+            try:
+                self._agent.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(f"{self.path} has not ended after {timeout_s} s") from None
+            except KeyboardInterrupt:
+                self.stop()
+                raise
+        return self.result()
+
+    def stop(self) -> None:
+        """End all ranks at once; returns when they are gone. What they wrote stays readable."""
+        if self._agent is None or self._agent.poll() is not None:
+            return
+        self._agent.send_signal(signal.SIGTERM)
+        try:
+            self._agent.wait(10)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._agent.pid, signal.SIGKILL)
+            self._agent.wait()
+
+    def live(self, **options: Any):
+        """The live view of this run, for a notebook; see `paci_lab.show.live`."""
+        from paci_lab.show.live import live
+
+        return live(self.path, stop=self.stop if self._agent is not None else None, **options)
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "ended well" if self.dir.result() else "not ended well"
+        return f"<Run {self.path}: {state}>"
+
+
+def launch(spec: TrainSpec, run_dir: str | Path | None = None) -> Run:
+    """Start a run and return at once, when its spec has been accepted and its ranks are being started.
+
+    Args:
+        spec: what to train.
+        run_dir: a new or empty folder; `runs/<schedule>-<stages>x<window>-<time>` when None.
+
+    Raises InputError or ScheduleError when the spec cannot run; nothing has been written then. The ranks end with this
+    process, however it ends.
+    """
+    path = Path(run_dir) if run_dir is not None else _new_folder(spec)
+    # A session of its own: a Ctrl-C in the terminal reaches this process alone, which then stops the run in order.
+    agent = subprocess.Popen([sys.executable, "-m", "paci_lab.runtime.agent"], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        agent.stdin.write(json.dumps({"spec": spec.to_dict(), "run_dir": str(path)}) + "\n")
+        agent.stdin.flush()
+        line = agent.stdout.readline()
+    except (BrokenPipeError, KeyboardInterrupt):
+        agent.kill()
+        raise
+    answer = json.loads(line) if line else {}
+    agent.stdout.close()
+    if "ready" in answer:
+        return Run(RunDir(path), agent)
+    agent.stdin.close()
+    agent.wait()
+    if "input_error" in answer:
+        raise InputError(*answer["input_error"])
+    if "schedule_error" in answer:
+        code, op, reason, grid = answer["schedule_error"]
+        raise ScheduleError(code, Op.parse(op), reason, grid)
+    raise RunFailed(f"the agent of {path} ended with exit code {agent.returncode} before it started; its error is above")
+
+
+def open_run(path: str | Path) -> Run:
+    """A finished, running or killed run by its directory; raises InputError when it is not one."""
+    return Run(RunDir.open(path))
+
+
+def _new_folder(spec: TrainSpec) -> Path:
+    name = f"{spec.schedule}-{spec.stages}x{spec.window}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = Path("runs") / name, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{name}-{number}"
+    return path

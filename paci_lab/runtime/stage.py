@@ -1,0 +1,191 @@
+"""`Stage`: one piece of the model with its own optimizer, its own gradient and its own weight version.
+
+Replay and the real ranks run the same stage, which is why their numbers agree to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from paci_lab.data import Data
+from paci_lab.models import Model
+from paci_lab.optimizers import build_optimizer, learning_rate_factor
+from paci_lab.runtime.guard import guarded_step
+from paci_lab.schedules import Schedule
+from paci_lab.spec import TrainSpec
+
+__all__ = ["NonFiniteLoss", "Stage", "UpdateRecord", "optimizer_options"]
+
+
+class NonFiniteLoss(ArithmeticError):
+    """The loss of a micro-batch is NaN or infinite."""
+
+    def __init__(self, microbatch: int, loss: float) -> None:
+        self.microbatch = microbatch
+        super().__init__(f"the loss of micro-batch {microbatch} is {loss}")
+
+
+class UpdateRecord(NamedTuple):
+    """What one update on one stage says about itself.
+
+    Args:
+        update: its number.
+        tokens: tokens of the whole stream up to and including its window.
+        learning_rate: the rate it stepped with.
+        grad_norm: 2-norm of this stage's gradient, the mean over the window's tokens.
+        losses: on the last stage the mean loss per token of every micro-batch of the window, elsewhere empty.
+    """
+
+    update: int
+    tokens: int
+    learning_rate: float
+    grad_norm: float
+    losses: list[float]
+
+
+class Stage:
+    """Runs F, B and U of one stage.
+
+    Args:
+        spec: the run.
+        model, data, schedule: as built from it.
+        stage: which one; its layers are `spec.partition` (a list by now) cut at this place.
+        device: where its weights live.
+    """
+
+    def __init__(self, spec: TrainSpec, model: Model, data: Data, schedule: Schedule, stage: int, device: torch.device) -> None:
+        assert isinstance(spec.partition, list), "the partition is resolved before a stage is built"
+        self.spec, self.model, self.data, self.schedule, self.stage, self.device = spec, model, data, schedule, stage, device
+        self.first, self.last = stage == 0, stage == spec.stages - 1
+        self.first_layer = sum(spec.partition[:stage])
+        layers = range(self.first_layer, self.first_layer + spec.partition[stage])
+        self.layers = nn.ModuleList(model.build_layer(layer, spec.seed) for layer in layers).to(device)
+        self.optimizer = build_optimizer(
+            spec.optimizer, list(self.layers.named_parameters()), learning_rate=spec.learning_rate,
+            weight_decay=spec.weight_decay, implementation=spec.optimizer_implementation, options=optimizer_options(spec))
+        self.version = 0
+        self.held: dict[int, tuple[Tensor, Tensor]] = {}  # micro-batch -> (input, output), forward done and backward not
+        self.losses: list[tuple[int, Tensor]] = []
+        self.weight_copies = 1.0  # measured by warm_up
+        self.tokens = 0
+        self.total_tokens = sum(map(data.train_tokens, range(schedule.microbatches)))
+
+    # -- the three operations -------------------------------------------------------------------------------------
+    def forward(self, microbatch: int, activation: Tensor | None) -> Tensor | None:
+        """F: take the neighbour's activation (None on the first stage), give the one for the next (None on the last)."""
+        if self.first:
+            activation = self.data.train(microbatch)[0].to(self.device, non_blocking=True)
+        else:
+            activation = activation.detach().requires_grad_()
+        output = self._run_layers(activation, microbatch)
+        if self.last:
+            output = self._loss(microbatch, output)
+        self.held[microbatch] = (activation, output)
+        return None if self.last else output.detach()
+
+    def backward(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
+        """B: take the gradient of this stage's output (None on the last), add to its own, give the one of its input."""
+        activation, output = self.held.pop(microbatch)
+        torch.autograd.backward(output, gradient)
+        return activation.grad  # None on the first stage, whose input is tokens
+
+    def update(self, update: int) -> UpdateRecord:
+        """U: step this stage's optimizer with the gradient of its window, and start the next window from nothing."""
+        spec = self.spec
+        losses = [(microbatch, float(loss)) for microbatch, loss in self.losses]
+        for microbatch, loss in losses:
+            _check_finite(microbatch, loss)
+        self.losses.clear()
+        self.tokens += self.window_tokens(update)
+        factor = learning_rate_factor(self.tokens, self.total_tokens, kind=spec.learning_rate_schedule,
+                                      warmup=spec.warmup, final=spec.final_learning_rate)
+        self.optimizer.scale_learning_rate(factor)
+        norm = self.gradient_norm()
+        guarded_step(self.optimizer.step, self.optimizer.parameters)
+        self.optimizer.zero_grad()
+        self.version += 1
+        return UpdateRecord(update, self.tokens, spec.learning_rate * factor, norm, [loss for _, loss in losses])
+
+    # -- their parts ----------------------------------------------------------------------------------------------
+    def _run_layers(self, activation: Tensor, microbatch: int) -> Tensor:
+        for layer, module in enumerate(self.layers, self.first_layer):
+            if self.spec.dropout:
+                # The mask belongs to (seed, micro-batch, layer), whatever the partition and the order of operations.
+                torch.manual_seed(((self.spec.seed * 1_000_003 + microbatch) * 10_007 + layer) % 2**63)
+            activation = module(activation)
+        return activation
+
+    def _loss(self, microbatch: int, output: Tensor) -> Tensor:
+        targets = self.data.train(microbatch)[1].to(self.device, non_blocking=True)
+        total = self.model.loss(output, targets)
+        mean = total.detach() / self.data.train_tokens(microbatch)
+        if self.device.type == "cpu":
+            _check_finite(microbatch, float(mean))  # at once where looking is free; on a GPU it would stall the stream
+        self.losses.append((microbatch, mean))
+        # Divided by the tokens of the window before the backward, micro-batches of any size add up to the mean over tokens.
+        return total / self.window_tokens(self.schedule.window_of(microbatch))
+
+    def window_tokens(self, update: int) -> int:
+        """Tokens that count in the loss of window `update`."""
+        return sum(map(self.data.train_tokens, self.schedule.window_microbatches(update)))
+
+    def gradient_norm(self) -> float:
+        """2-norm of the gradient this stage holds."""
+        gradients = [p.grad for p in self.optimizer.parameters if p.grad is not None]
+        if not gradients:
+            return 0.0
+        return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
+
+    def warm_up(self) -> Tensor:
+        """Run the layers forward and backward once on zeros, so that the first micro-batch pays for nothing but itself.
+
+        Leaves weights, gradients, optimizer and counters as they were, and measures `weight_copies`. Returns the
+        output, whose shape the next stage is told.
+        """
+        shape = self.model.boundary_shape(self.spec.microbatch_size)
+        if self.first:
+            activation = torch.zeros_like(self.data.train(0)[0]).to(self.device)
+        else:
+            activation = torch.zeros(shape, device=self.device, requires_grad=True)
+        saved: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
+            output = self._run_layers(activation, 0)
+        self.weight_copies = 1.0 + self.schedule.in_flight(self.stage) * _share_copied(self.optimizer.parameters, saved)
+        torch.autograd.backward(output, torch.zeros_like(output))
+        self.optimizer.zero_grad()
+        return output.detach()
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of this stage's weights on the CPU, named `layers.<number in the whole model>.<name in the layer>`."""
+        return {f"layers.{layer}.{name}": tensor.detach().to("cpu", copy=True)
+                for layer, module in enumerate(self.layers, self.first_layer)
+                for name, tensor in module.state_dict().items()}
+
+
+def _share_copied(weights: tuple[nn.Parameter, ...], saved: list[Tensor]) -> float:
+    """Share of the weights of which autograd saved a copy (same values, other storage) for one micro-batch's backward."""
+    own = {weight.untyped_storage().data_ptr() for weight in weights}
+    foreign = [tensor for tensor in saved if tensor.untyped_storage().data_ptr() not in own]
+    copied = sum(weight.numel() for weight in weights if any(
+        form.shape == weight.shape and torch.allclose(form.float(), weight.float(), rtol=1e-2)
+        for tensor in foreign for form in ([tensor, tensor.T] if tensor.ndim == 2 else [tensor]) if weight.ndim == 2))
+    return copied / max(sum(weight.numel() for weight in weights), 1)
+
+
+def _check_finite(microbatch: int, loss: float) -> None:
+    if not math.isfinite(loss):
+        raise NonFiniteLoss(microbatch, loss)
+
+
+def optimizer_options(spec: TrainSpec) -> dict:
+    options = dict(spec.optimizer_options)
+    if spec.momentum is not None:
+        if spec.optimizer in ("adamw", "nadam"):
+            options["betas"] = (spec.momentum, options.get("betas", (0.9, 0.95))[1])
+        else:
+            options["momentum"] = spec.momentum
+    return options

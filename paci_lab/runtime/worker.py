@@ -1,0 +1,208 @@
+"""One rank: an interpreter of its part of the schedule. Started by the agent as `python -m paci_lab.runtime.worker`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import threading
+import time
+import traceback
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from paci_lab.data import open_data
+from paci_lab.measure import evaluation_due
+from paci_lab.models import build_model
+from paci_lab.runtime.guard import self_test
+from paci_lab.runtime.p2p import PeerLost, agree_on_messages, connect
+from paci_lab.runtime.recorder import Recorder, read_now
+from paci_lab.runtime.rundir import RunDir, write_json
+from paci_lab.runtime.stage import NonFiniteLoss, Stage
+from paci_lab.runtime.timing import make_timer
+from paci_lab.schedules import Op, inputs_of
+
+__all__ = ["PEER_LOST_EXIT", "Worker", "main", "run_as_child"]
+
+PEER_LOST_EXIT = 3
+"""Exit code of a rank that ended because another one did."""
+
+_WAIT_NS = 100_000
+"""A message that is there within this is not waited for: it is the time that asking takes."""
+
+
+class Worker:
+    """Stages of one rank, its links and its recorder; `run` interprets the schedule."""
+
+    def __init__(self, run: RunDir, rank: int, store: dist.Store) -> None:
+        self.run_dir, self.rank, self.spec = run, rank, run.spec()
+        spec = self.spec
+        torch.set_num_threads(spec.threads)
+        self.schedule = spec.build_schedule()
+        self.device = _device(spec.device, rank)
+        self_test(str(self.device))
+        device_id = self.device if spec.backend == "nccl" else None
+        dist.init_process_group(spec.backend, store=dist.PrefixStore("group", store), rank=rank,
+                                world_size=self.schedule.ranks, timeout=timedelta(hours=1), device_id=device_id)
+        model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
+        data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
+        self.stages = {s: Stage(spec, model, data, self.schedule, s, self.device) for s in self.schedule.stages_of(rank)}
+        self.paces = {s: spec.pace_ns(s) for s in self.stages}
+        boundary = model.boundary_shape(spec.microbatch_size)
+        made = {s: tuple(stage.warm_up().shape) for s, stage in self.stages.items()}
+        agree_on_messages(made, boundary, store, self.schedule, rank)
+        self.inboxes, self.outboxes = connect(self.schedule, rank, boundary, self.device, spec.backend)
+        self.recorder = Recorder(run, rank, trace=spec.trace)
+        dist.barrier()
+        # One clock for all ranks of this host: the monotonic clock, counted from when the first one left the barrier.
+        if rank == 0:
+            store.set("begin_ns", str(time.monotonic_ns()))
+        self.begin_ns = int(store.get("begin_ns"))
+        self.timer = make_timer(self.device, self.begin_ns)
+        self.idle_since = 0  # end of the last operation on a GPU, where waiting shows as a gap
+
+    def run(self) -> None:
+        """Every operation of this rank, in order."""
+        for op in self.schedule.ops(self.rank):
+            self.recorder.now(op)
+            stage = self.stages[op.stage]
+            if op.kind == "U":
+                self.update(stage, op.microbatch)
+            else:
+                self.compute(stage, op)
+        self.timer.settle(wait=True)
+        for outbox in self.outboxes.values():
+            outbox.drain()
+        self.recorder.flush()
+        dist.barrier()
+        dist.destroy_process_group()
+
+    def compute(self, stage: Stage, op: Op) -> None:
+        """F or B: receive, compute, send."""
+        inbox, outbox = self.inboxes.get((op.stage, op.kind)), self.outboxes.get((op.stage, op.kind))
+        received = self.receive(stage, op, inbox) if inbox else None
+        version, update = stage.version, self.schedule.window_of(op.microbatch)
+
+        def done(start_ns: int, end_ns: int) -> None:
+            if self.device.type == "cuda":
+                if inbox is not None and start_ns - self.idle_since > _WAIT_NS:
+                    self.recorder.event(op.stage, f"wait-{op.kind}", op.microbatch, self.idle_since, start_ns, version, update)
+                self.idle_since = end_ns
+            self.recorder.event(op.stage, op.kind, op.microbatch, start_ns, end_ns, version, update)
+
+        started = self.timer.start()
+        if op.kind == "F":
+            result = stage.forward(op.microbatch, received)
+        else:
+            activation = stage.held[op.microbatch][0]
+            result = stage.backward(op.microbatch, received)
+            if inbox is not None:
+                inbox.give_back(received)
+            if not stage.first:
+                self.inboxes[op.stage, "F"].give_back(activation.detach())
+        self.timer.stop(started, self.paces[op.stage][op.kind], done)
+        if outbox is not None:
+            outbox.send(result)
+
+    def receive(self, stage: Stage, op: Op, inbox) -> torch.Tensor:
+        asked = time.monotonic_ns()
+        message = inbox.take()
+        now = time.monotonic_ns()
+        if self.device.type == "cpu" and now - asked > _WAIT_NS:
+            self.recorder.event(op.stage, f"wait-{op.kind}", op.microbatch, asked - self.begin_ns, now - self.begin_ns,
+                                stage.version, self.schedule.window_of(op.microbatch))
+        return message
+
+    def update(self, stage: Stage, update: int) -> None:
+        """U, and the snapshot when one is due."""
+        version = stage.version
+        ended = []
+
+        def done(start_ns: int, end_ns: int) -> None:
+            ended.append(end_ns)
+            self.idle_since = end_ns
+            self.recorder.event(stage.stage, "U", update, start_ns, end_ns, version, update)
+
+        started = self.timer.start()
+        record = stage.update(update)
+        self.timer.stop(started, 0, done)
+        snapshot = evaluation_due(self.spec, update)
+        if snapshot:
+            before = time.monotonic_ns()
+            self.save_snapshot(stage, update)
+            self.recorder.event(stage.stage, "snapshot", update, before - self.begin_ns,
+                                time.monotonic_ns() - self.begin_ns, stage.version, update)
+        if not ended:  # a GPU update still running: its end on the host's clock is near enough for the metrics
+            ended.append(time.monotonic_ns() - self.begin_ns)
+        self.recorder.update({
+            "stage": stage.stage, "update": update, "end_ns": ended[0], "tokens": record.tokens,
+            "learning_rate": record.learning_rate, "grad_norm": record.grad_norm, "losses": record.losses,
+            "snapshot": snapshot, "peak_memory_bytes": _peak_memory(self.device), "pace_overruns": self.timer.overruns,
+            "weight_copies": stage.weight_copies})
+
+    def save_snapshot(self, stage: Stage, update: int) -> None:
+        path = self.run_dir.snapshot(update, stage.stage)
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        save_file(stage.state(), part)
+        os.replace(part, path)
+
+
+def main(run_path: str, rank: int) -> int:
+    """Run one rank to its end and return its exit code. Reads the port of the store from standard input."""
+    run = RunDir(run_path)
+    try:
+        port = int(sys.stdin.readline())
+        _end_with_parent()
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=5))
+        Worker(run, rank, store).run()
+        return 0
+    except BaseException as error:  # whatever ends this rank, the agent is told what it was
+        traceback.print_exc()
+        op = read_now(run.now_file(rank))
+        if isinstance(error, NonFiniteLoss) and op is not None:
+            op = Op(op.stage, "F", error.microbatch)  # found out later than it happened, on a GPU
+        cause = f"{type(error).__name__}: {error}".splitlines()[0]
+        with contextlib.suppress(OSError):
+            write_json(run.error_file(rank), {"rank": rank, "op": str(op) if op else None, "cause": cause})
+        return PEER_LOST_EXIT if isinstance(error, PeerLost | dist.DistError) else 1
+
+
+def _device(kind: str, rank: int) -> torch.device:
+    if kind == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Bytes: most allocated on the GPU, or most resident of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _end_with_parent() -> None:
+    """End this process when the agent does, however it ends: its end of the pipe on standard input closes."""
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(PEER_LOST_EXIT)
+
+    threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
+
+
+def run_as_child(arguments: list[str]) -> int:
+    """Entry point of a forked rank."""
+    return main(arguments[0], int(arguments[1]))
+
+
+if __name__ == "__main__":
+    sys.exit(run_as_child(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Charts and notebook views: they read traces and run directories, never the runtime."""

@@ -1,0 +1,195 @@
+"""From a `Trace` to the arrays that a Gantt chart draws: no figure here, so that every number can be tested."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from paci_lab.schedules import KINDS
+from paci_lab.show.palette import FORWARD
+from paci_lab.trace import COMPUTE, OPS, Trace
+
+__all__ = ["CYCLE", "DRAWN", "HOVER", "STRIPS", "Rows", "bar_arrays", "duration_text", "held_steps",
+           "version_spans", "working_share"]
+
+DRAWN = ("wait", "F", "B", "I", "W", "U", "snapshot")
+"""Kinds of bars, in the order they are drawn; both kinds of waiting are one."""
+
+STRIPS = ("in-flight", "version")
+"""What can be drawn under the work of a stage."""
+
+CYCLE = len(FORWARD)
+
+_CODE = {op: code for code, op in enumerate(OPS)}
+_CODES = {kind: [_CODE["wait-F"], _CODE["wait-B"]] if kind == "wait" else [_CODE[kind]] for kind in DRAWN}
+_BACKWARD = [_CODE["B"], _CODE["I"]]
+
+HOVER = {
+    **{kind: (f"<b>stage %{{customdata[0]}}: {KINDS[kind]} of micro-batch %{{customdata[1]}}</b><br>"
+              "takes %{customdata[2]}%{customdata[4]}<br>%{customdata[3]}<extra></extra>") for kind in "FBIW"},
+    "U": ("<b>stage %{customdata[0]}: optimizer update %{customdata[1]}</b><br>takes %{customdata[2]}<br>"
+          "%{customdata[3]}<extra></extra>"),
+    "wait": ("<b>stage %{customdata[0]} waits %{customdata[2]}</b><br>for the %{customdata[3]} of micro-batch "
+             "%{customdata[1]} from stage %{customdata[4]}<extra></extra>"),
+    "snapshot": ("<b>stage %{customdata[0]}: weights saved after update %{customdata[1]}</b><br>"
+                 "takes %{customdata[2]}, to be evaluated off the clock<extra></extra>"),
+}
+"""Hover text by kind of bar; the placeholders are the columns of `words`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """How the row of one stage, one unit high, is shared out from top to bottom.
+
+    Args:
+        parts: which of "work", "predicted", "in-flight" and "version" are drawn.
+    """
+
+    parts: tuple[str, ...]
+
+    WEIGHT: ClassVar[dict[str, float]] = {"work": 1.0, "predicted": 0.5, "in-flight": 0.6, "version": 0.8}
+    FILLED: ClassVar[float] = 0.88  # of a row; the rest is air between stages
+
+    @property
+    def weight(self) -> float:
+        """Height in units of a row that shows work alone."""
+        return sum(self.WEIGHT[part] for part in self.parts)
+
+    def band(self, part: str) -> tuple[float, float]:
+        """(centre, height) of `part`, counted downwards from the middle of the row."""
+        above = self.parts[: self.parts.index(part)]
+        share = self.FILLED / self.weight
+        top = share * sum(self.WEIGHT[other] for other in above) - self.FILLED / 2
+        height = share * self.WEIGHT[part]
+        return top + height / 2, height * 0.94
+
+
+def bar_arrays(trace: Trace, context: Trace, *, origin_ns: int, unit_ns: float) -> dict[str, dict[str, np.ndarray]]:
+    """Columns of the bars of `trace`, by kind of `DRAWN`; arrays are empty where there are none.
+
+    Args:
+        trace: what is drawn (perhaps a part of a run).
+        context: the run it is a part of, in which versions and waits are looked up.
+        origin_ns, unit_ns: zero and unit of the time axis.
+
+    Returns per kind: stage, start and length (in units), color (position in the hue cycle), label (the number printed
+    in the bar) and words (objects of shape (bars, 5), what `HOVER` prints).
+    """
+    look = _Lookup(context)
+    found = {}
+    for kind in DRAWN:
+        mask = np.isin(trace.op, _CODES[kind])
+        stage, microbatch = trace.stage[mask], trace.microbatch[mask]
+        length = trace.end_ns[mask] - trace.start_ns[mask]
+        words = np.full((len(stage), 5), "", dtype=object)
+        words[:, 0], words[:, 1] = stage, microbatch
+        words[:, 2] = [duration_text(ns) for ns in length.tolist()]
+        if kind in COMPUTE and kind != "U":
+            words[:, 3], words[:, 4] = look.versions(stage, microbatch), look.waited(kind, stage, microbatch)
+        elif kind == "U":
+            words[:, 3] = [f"weight version {v} becomes {v + 1}" for v in trace.version[mask].tolist()]
+        elif kind == "wait":
+            forward = trace.op[mask] == _CODE["wait-F"]
+            words[:, 3], words[:, 4] = np.where(forward, "activation", "gradient"), np.where(forward, stage - 1, stage + 1)
+        found[kind] = {"stage": stage, "start": (trace.start_ns[mask] - origin_ns) / unit_ns, "length": length / unit_ns,
+                       "color": microbatch % CYCLE, "label": microbatch, "words": words}
+    return found
+
+
+class _Lookup:
+    """Versions at forward and backward, and waits, of every (stage, micro-batch) of a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.first = int(trace.microbatch.min(initial=0))
+        self.width = int(trace.microbatch.max(initial=0)) - self.first + 1
+        size = max(trace.stages, 1) * self.width
+        key = self._key(trace.stage, trace.microbatch)
+        self.version = {}
+        for name, codes in (("forward", [_CODE["F"]]), ("backward", _BACKWARD)):
+            mask = np.isin(trace.op, codes)
+            self.version[name] = np.full(size, -1, dtype=np.int64)
+            self.version[name][key[mask]] = trace.version[mask]
+        self.wait = {}
+        for kind in ("F", "B"):
+            mask = trace.op == _CODE[f"wait-{kind}"]
+            self.wait[kind] = np.zeros(size, dtype=np.int64)
+            np.add.at(self.wait[kind], key[mask], trace.end_ns[mask] - trace.start_ns[mask])
+
+    def _key(self, stage: np.ndarray, microbatch: np.ndarray) -> np.ndarray:
+        return stage * self.width + np.clip(microbatch - self.first, 0, self.width - 1)
+
+    def versions(self, stage: np.ndarray, microbatch: np.ndarray) -> list[str]:
+        """The weight versions of both passes and the gap, in words."""
+        key = self._key(stage, microbatch)
+        pairs = zip(self.version["forward"][key].tolist(), self.version["backward"][key].tolist(), strict=True)
+        said: dict[tuple[int, int], str] = {}
+        return [said.get(pair) or said.setdefault(pair, _versions_text(*pair)) for pair in pairs]
+
+    def waited(self, kind: str, stage: np.ndarray, microbatch: np.ndarray) -> list[str]:
+        """What each operation waited for, in words; empty where it did not wait (W never does)."""
+        if kind == "W":
+            return [""] * len(stage)
+        waits = self.wait["F" if kind == "F" else "B"][self._key(stage, microbatch)].tolist()
+        what, step = ("activation", -1) if kind == "F" else ("gradient", 1)
+        return [f", after waiting {duration_text(ns)}<br>for its {what} from stage {at + step}" if ns else ""
+                for ns, at in zip(waits, stage.tolist(), strict=True)]
+
+
+def _versions_text(forward: int, backward: int) -> str:
+    if forward < 0:
+        return f"weight version {backward} at backward (its forward is not in view)"
+    if backward < 0:
+        return f"weight version {forward} at forward, backward still to come"
+    return f"weight version {forward} at forward, {backward} at backward: gap {backward - forward}"
+
+
+def duration_text(ns: int) -> str:
+    """A duration with three figures and a unit."""
+    if ns >= 1_000_000_000:
+        return f"{ns / 1e9:.3g} s" if ns < 100_000_000_000 else f"{ns / 1e9:.0f} s"
+    if ns >= 1_000_000:
+        return f"{ns / 1e6:.3g} ms" if ns < 999_500_000 else "1 s"
+    return f"{ns / 1e3:.3g} µs" if ns < 999_500 else "1 ms"
+
+
+def working_share(trace: Trace, start_ns: int, end_ns: int) -> float:
+    """Share of all stages' time between the two moments that is work: 1 minus the bubble of what is drawn."""
+    return float(trace.between(start_ns, end_ns).busy_ns().sum()) / (max(end_ns - start_ns, 1) * max(trace.stages, 1))
+
+
+def held_steps(trace: Trace, start_ns: int, end_ns: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Per stage, (times, micro-batches held from then on) between two moments, first and last moment included."""
+    steps = []
+    for stage in range(trace.stages):
+        times, held = trace.in_flight(stage)
+        before = np.searchsorted(times, start_ns, side="right")
+        inside = slice(before, np.searchsorted(times, end_ns, side="right"))
+        first = held[before - 1] if before else 0
+        values = np.concatenate([[first], held[inside]])
+        steps.append((np.concatenate([[start_ns], times[inside], [end_ns]]), np.append(values, values[-1])))
+    return steps
+
+
+def version_spans(trace: Trace, start_ns: int, end_ns: int) -> dict[str, np.ndarray]:
+    """Spans of time during which a stage's weights stand still, between two moments: stage, start_ns, end_ns, version."""
+    parts = []
+    update = trace.op == _CODE["U"]
+    for stage in range(trace.stages):
+        here = update & (trace.stage == stage)
+        made, after = trace.end_ns[here], trace.version[here] + 1
+        if len(after):
+            first = after[0] - 1
+        else:
+            first = trace.version[trace.stage == stage].min(initial=2**62)
+            if first == 2**62:  # a stage that has said nothing yet
+                continue
+        starts = np.concatenate([[start_ns], made])
+        ends = np.concatenate([made, [end_ns]])
+        version = np.concatenate([[first], after])
+        starts, ends = np.maximum(starts, start_ns), np.minimum(ends, end_ns)
+        keep = ends > starts
+        parts.append(np.stack([np.full(keep.sum(), stage), starts[keep], ends[keep], version[keep]]))
+    rows = np.concatenate(parts, axis=1) if parts else np.zeros((4, 0), np.int64)
+    return dict(zip(("stage", "start_ns", "end_ns", "version"), rows, strict=True))

@@ -1,0 +1,87 @@
+"""Gantt charts of traces: hue tells the micro-batch, lightness the kind of work, a thin rail that a stage waits.
+
+One bar trace per kind of operation whatever the length of the run; `update_gantt` overwrites their arrays in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from paci_lab.errors import InputError
+from paci_lab.show.bars import STRIPS, Rows
+from paci_lab.show.gantt_parts import View, content, fixed_traces, frame, legend_traces
+from paci_lab.show.palette import theme_named
+from paci_lab.trace import Trace
+
+__all__ = ["STRIPS", "gantt", "gantt_pair", "update_gantt"]
+
+
+def gantt(
+    trace: Trace, *, theme: str = "light", predicted: Trace | None = None, strips: Sequence[str] = (),
+    title: str | None = None, between_ms: tuple[float, float] | None = None, origin_ns: int | None = None,
+) -> go.Figure:
+    """The Gantt chart of `trace`, stage 0 at the top.
+
+    Args:
+        trace: from any source; its source is printed above the chart, for a chart must say what it shows.
+        theme: "light" or "dark".
+        predicted: a trace (simulated, say) drawn smaller under every stage's row; both begin at the same moment.
+        strips: any of `STRIPS`: micro-batches held, and the weight version, under every stage's row.
+        title: what the chart is about.
+        between_ms: draw only this part, in milliseconds from `origin_ns`.
+        origin_ns: zero of the time axis; the start of the first work when not given.
+    """
+    return _build(theme, strips, title, View([trace], [None], [predicted], between_ms, origin_ns, bool(title)))
+
+
+def gantt_pair(
+    above: Trace, below: Trace, *, names: tuple[str, str], theme: str = "light",
+    predicted: tuple[Trace | None, Trace | None] = (None, None), strips: Sequence[str] = (), title: str | None = None,
+    between_ms: tuple[float, float] | None = None,
+) -> go.Figure:
+    """Two traces, one over the other on one time axis; `names` head the two charts, the rest is as in `gantt`."""
+    return _build(theme, strips, title, View([above, below], list(names), list(predicted), between_ms, None, bool(title)))
+
+
+def update_gantt(
+    figure: go.Figure, *traces: Trace, predicted: Sequence[Trace | None] | None = None,
+    names: Sequence[str] | None = None, between_ms: tuple[float, float] | None = None, origin_ns: int | None = None,
+) -> None:
+    """Overwrite the arrays of a figure made by `gantt` (one trace) or `gantt_pair` (two) in place.
+
+    Works on a plain figure and on a `FigureWidget`, which then sends its changes as one batch. Theme, strips and title
+    stay; the number of stages may change. `names` renames the charts of a pair.
+    """
+    options = figure.layout.meta["gantt"]
+    if len(traces) != len(options["names"]):
+        raise InputError("traces", len(traces), f"{len(options['names'])}, as many as the figure has charts", "pass one each")
+    view = View(list(traces), list(names or options["names"]), list(predicted or [None] * len(traces)), between_ms, origin_ns,
+                bool(figure.layout.title.text))
+    slots, layout = content(view, Rows(tuple(options["parts"])), theme_named(options["theme"]))
+    with figure.batch_update():
+        _assign(figure, slots, layout)
+
+
+def _build(theme: str, strips: Sequence[str], title: str | None, view: View) -> go.Figure:
+    for strip in strips:
+        if strip not in STRIPS:
+            raise InputError("strips", strip, " | ".join(STRIPS), "name one of these")
+    predicted = ["predicted"] if any(trace is not None for trace in view.predicted) else []
+    rows = Rows(("work", *predicted, *(strip for strip in STRIPS if strip in strips)))
+    look = theme_named(theme)
+    slots, layout = content(view, rows, look)
+    options = {"names": view.names, "parts": list(rows.parts), "theme": theme}
+    fixed = [trace for panel in range(len(view.traces)) for trace in fixed_traces(panel, rows, look)]
+    figure = go.Figure({"data": fixed + legend_traces(view.traces, look), "layout": frame(view, look, title, options)})
+    _assign(figure, slots, layout)
+    return figure
+
+
+def _assign(figure: go.Figure, slots: list[dict], layout: dict) -> None:
+    for drawn, slot in zip(figure.data, slots, strict=False):  # the legend's own traces come after the slots
+        for path, value in slot.items():
+            drawn[path] = value
+    for path, value in layout.items():
+        figure.layout[path] = value

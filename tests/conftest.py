@@ -1,0 +1,65 @@
+"""What every test runs under: one thread per process, browser tests only with a browser, no process left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Before torch is imported: many ranks share few cores, and exactness must not hang on the number of threads.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# Children inherit it, so a process found later is known to be ours and not that of another session.
+SESSION_VARIABLE = "PACI_LAB_TEST_SESSION"
+SESSION = uuid.uuid4().hex
+os.environ[SESSION_VARIABLE] = SESSION
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def find_leftovers() -> dict[int, str]:
+    """Process ids and command lines of this session's ranks that are alive; empty where there is no /proc."""
+    found = {}
+    marker = f"{SESSION_VARIABLE}={SESSION}".encode()
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (directory / "cmdline").read_bytes().split(b"\0")
+            ours = marker in (directory / "environ").read_bytes().split(b"\0")
+        except OSError:  # it ended while we looked, or belongs to somebody else
+            continue
+        if ours and int(directory.name) != os.getpid() and any(b"paci_lab.runtime" in word for word in command):
+            found[int(directory.name)] = b" ".join(command).decode(errors="replace").strip()
+    return found
+
+
+@pytest.fixture(scope="session")
+def leftovers():
+    """The check behind `no_rank_left_behind`, for tests that stop a run and want to know at once."""
+    return find_leftovers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_rank_left_behind() -> Iterator[None]:
+    """Fail the session, naming the processes, if a rank outlives the tests by more than ten seconds."""
+    yield
+    deadline = time.monotonic() + 10
+    while (found := find_leftovers()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in found:  # they must not slow down whatever runs next
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    assert not found, "ranks left behind: " + "; ".join(f"{pid} ({command})" for pid, command in found.items())
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test marked `browser` where no Chromium is installed; installing one needs root, so no test does."""
+    if item.get_closest_marker("browser") and not any(map(shutil.which, BROWSERS)):
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
