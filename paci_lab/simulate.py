@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from paci_lab.errors import InputError
 from paci_lab.schedules import Schedule
@@ -13,7 +13,7 @@ from paci_lab.trace import OPS, Trace
 
 __all__ = ["Costs", "simulate"]
 
-PerStage = float | Sequence[float]
+PerStage = float | list[float] | tuple[float, ...]
 
 _CODE = {op: code for code, op in enumerate(OPS)}
 _WAIT = {"F": _CODE["wait-F"], "B": _CODE["wait-B"], "I": _CODE["wait-B"]}
@@ -48,19 +48,24 @@ class Costs:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        per_stage = ("forward_ms", "backward_ms", "input_ms", "weight_ms", "update_ms")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            numbers = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else [value]
-            for number in numbers:
-                if number is not None and not 0 <= number < float("inf"):
-                    raise InputError(field.name, value, "numbers from 0", "costs cannot be negative or infinite")
+            if value is None and field.default is None:
+                continue
+            if field.name == "stragglers":
+                numbers = list(value.values()) if isinstance(value, Mapping) else [value]
+            else:
+                numbers = value if field.name in per_stage and isinstance(value, list | tuple) and value else [value]
+            if not all(isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < float("inf") for n in numbers):
+                raise InputError(field.name, value, "numbers from 0", "costs cannot be negative or infinite")
         if self.bandwidth_mb_per_ms == 0:
             raise InputError("bandwidth_mb_per_ms", 0, "a number above 0", "use message_mb=0 to leave size out of account")
 
     def duration_ns(self, stages: int) -> dict[str, list[float]]:
         """Nanoseconds by kind and stage, stragglers included, jitter not."""
         def spread(name: str, value: PerStage) -> list[float]:
-            values = list(value) if isinstance(value, Sequence) else [value] * stages
+            values = list(value) if isinstance(value, list | tuple) else [value] * stages
             if len(values) != stages:
                 raise InputError(name, value, f"one number, or {stages} of them (one per stage)", "give as many as there are stages")
             return [v * 1e6 * self.stragglers.get(stage, 1.0) for stage, v in enumerate(values)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,12 +33,13 @@ def _whole(low: int):
 
 
 def _number(low: float, high: float = math.inf, *, open_low: bool = False):
-    return lambda v: (isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)
+    return lambda v: (isinstance(v, int | float) and not isinstance(v, bool) and -sys.float_info.max <= v <= sys.float_info.max
                       and (v > low if open_low else v >= low) and v <= high)
 
 
 def _per_stage(v: object) -> bool:
-    return all(map(_number(0), v)) if isinstance(v, list) and v else _number(0)(v)
+    pace = _number(0, 1e9)
+    return all(map(pace, v)) if isinstance(v, list) and v else pace(v)
 
 
 def _optional(check):
@@ -58,7 +60,7 @@ _CHECKS: dict[str, tuple[Any, str, str]] = {
     "dropout": (lambda v: _number(0)(v) and v < 1, "a number from 0 to below 1", "try 0.1, or 0 for none"),
     "optional share": (_optional(lambda v: _number(0)(v) and v < 1), "a number from 0 to below 1", "try 0.9"),
     "decay": (_number(0), "a number from 0", "try 0.1, or 0 for none"),
-    "milliseconds": (_per_stage, "milliseconds from 0, one number or a list with one per stage",
+    "milliseconds": (_per_stage, "milliseconds from 0 to 1e9, one number or a list with one per stage",
                      "use 0 to let the stage run at its own speed"),
     "optional loss": (_optional(_number(0, open_low=True)), "a loss above 0", "leave it out to train to the end"),
     "text": (lambda v: isinstance(v, str) and v != "", "a name", "see --help for the names"),

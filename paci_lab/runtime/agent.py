@@ -8,6 +8,7 @@ the target is reached, on SIGTERM, and when its own parent goes away: standard i
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import signal
@@ -128,6 +129,7 @@ class Agent:
         self.asked: dict[int, dict[str, Any]] = {}
         self.answers = b""
         self.reached = False
+        self.not_finite: dict[str, Any] | None = None  # the answer that ends the run
         self.metrics = open(run.metrics_file, "a", buffering=1, encoding="utf-8")
 
     def start(self, module: Any, arguments: list[str], log: Path, fork: bool) -> Child:
@@ -147,8 +149,11 @@ class Agent:
                 return self.fail({"message": f"{reason} after update {max(self.gathered, default=0)}", "stopped": True})
             if any(code not in (None, 0) for code in codes) and not self.reached:
                 return self.fail(self.diagnose())
-            if self.evaluator.poll() not in (None, 0):
-                return self.fail({"message": "the evaluator ended badly: see log/evaluator.log"})
+            if self.evaluator.poll() is not None:
+                return self.fail({"message": f"the evaluator ended badly: see {self.run_dir.path}/log/evaluator.log"})
+            if self.not_finite is not None:
+                return self.fail({"message": "the validation loss after update {update} is {val_loss}: the weights are "
+                                             "lost, try a lower learning rate".format(**self.not_finite)})
             if self.reached and not over:
                 self.kill_ranks()  # nothing after the target is asked for
                 self.gather()
@@ -198,9 +203,12 @@ class Agent:
         *lines, self.answers = self.answers.split(b"\n")
         for line in lines:
             answer = json.loads(line)
+            if not math.isfinite(answer["val_loss"]):
+                self.not_finite = answer
+                return
             if (when := self.asked.pop(answer["update"], None)) is not None:
                 self.write_metrics({**when, "val_loss": answer["val_loss"]})
-                self.reached = self.spec.target_loss is not None and answer["val_loss"] <= self.spec.target_loss
+                self.reached |= self.spec.target_loss is not None and answer["val_loss"] <= self.spec.target_loss
 
     # -- ends -----------------------------------------------------------------------------------------------------
     def diagnose(self) -> dict[str, Any]:
@@ -292,7 +300,8 @@ def main() -> int:
     run = RunDir(asked["run_dir"])
     try:
         spec = resolve(TrainSpec.from_dict(asked["spec"]))
-        fork = sys.platform == "linux" and spec.device == "cpu" and spec.threads == 1
+        # With a GPU in sight, autograd starts threads of its own at the first backward (measuring layers is one).
+        fork = sys.platform == "linux" and spec.device == "cpu" and spec.threads == 1 and not torch.cuda.is_available()
         run.create(spec, describe_machine(spec))
     except InputError as error:
         print(json.dumps({"input_error": [error.what, str(error.value), error.allowed, error.fix]}), file=answer, flush=True)

@@ -8,8 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import shutil
 import sys
+import threading
+from collections.abc import Iterator
 
 import torch
 from safetensors.torch import load_file
@@ -22,8 +25,8 @@ from paci_lab.runtime.rundir import RunDir
 __all__ = ["main", "run_as_child"]
 
 
-def main(run_path: str) -> int:
-    """Answer until standard input closes. Keeps the newest evaluated snapshot and removes the one before."""
+def main(run_path: str) -> None:
+    """Answer for as long as the agent lives. Keeps the newest evaluated snapshot and removes the one before."""
     with contextlib.suppress(OSError, AttributeError):  # not every system has an idle class
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     run = RunDir(run_path)
@@ -33,21 +36,34 @@ def main(run_path: str) -> int:
     data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
     evaluator = Evaluator(spec, model, data, device=spec.device)
     before = None
-    for line in sys.stdin:
-        update = int(line)
+    for update in _requests():
         files = sorted(run.snapshot(update).glob("*.safetensors"))
         parameters = {name: tensor for file in files for name, tensor in load_file(file).items()}
         print(json.dumps({"update": update, "val_loss": evaluator(parameters)}), flush=True)
         if before is not None:
             shutil.rmtree(run.snapshot(before), ignore_errors=True)
         before = update
-    return 0
+
+
+def _requests() -> Iterator[int]:
+    """Numbers of updates as they are asked for. This process ends when the agent does, even in an evaluation."""
+    lines: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            lines.put(int(line))
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True, name="end-with-parent").start()
+    while True:
+        yield lines.get()
 
 
 def run_as_child(arguments: list[str]) -> int:
     """Entry point of a forked evaluator."""
-    return main(*arguments)
+    main(*arguments)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -123,10 +123,11 @@ class RunDir:
         return [loss for row in self.updates(self.spec().stages - 1) for loss in row["losses"]]
 
     def parameters(self) -> dict[str, Any]:
-        """Tensors of the newest snapshot by name; raises InputError when there is none."""
+        """Tensors of the newest whole snapshot by name; raises InputError when there is none."""
         from safetensors.torch import load_file
 
-        folders = sorted((self.path / "snapshots").glob("update-*"))
+        stages = self.spec().stages  # a run that was stopped leaves a snapshot that only some stages saved
+        folders = [f for f in sorted((self.path / "snapshots").glob("update-*")) if len([*f.glob("*.safetensors")]) == stages]
         if not folders:
             raise InputError("run directory", self.path, "a run with a snapshot", "train with evaluate_every above 0, or to the end")
         return {name: tensor for file in sorted(folders[-1].glob("*.safetensors")) for name, tensor in load_file(file).items()}

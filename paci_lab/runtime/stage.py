@@ -122,12 +122,12 @@ class Stage:
     def _loss(self, microbatch: int, output: Tensor) -> Tensor:
         targets = self.data.train(microbatch)[1].to(self.device, non_blocking=True)
         total = self.model.loss(output, targets)
-        mean = total.detach() / self.data.train_tokens(microbatch)
+        mean = total.detach() / max(self.data.train_tokens(microbatch), 1)  # one without targets has loss 0, not 0/0
         if self.device.type == "cpu":
             _check_finite(microbatch, float(mean))  # at once where looking is free; on a GPU it would stall the stream
         self.losses.append((microbatch, mean))
         # Divided by the tokens of the window before the backward, micro-batches of any size add up to the mean over tokens.
-        return total / self.window_tokens(self.schedule.window_of(microbatch))
+        return total / max(self.window_tokens(self.schedule.window_of(microbatch)), 1)
 
     def window_tokens(self, update: int) -> int:
         """Tokens that count in the loss of window `update`."""
@@ -185,7 +185,9 @@ def optimizer_options(spec: TrainSpec) -> dict:
     options = dict(spec.optimizer_options)
     if spec.momentum is not None:
         if spec.optimizer in ("adamw", "nadam"):
-            options["betas"] = (spec.momentum, options.get("betas", (0.9, 0.95))[1])
+            betas = options.get("betas", (0.9, 0.95))
+            if isinstance(betas, list | tuple) and len(betas) == 2:  # anything else is refused where options are checked
+                options["betas"] = (spec.momentum, betas[1])
         else:
             options["momentum"] = spec.momentum
     return options

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from datetime import timedelta
 
 import torch
@@ -46,8 +47,9 @@ class Worker:
         self.device = _device(spec.device, rank)
         self_test(str(self.device))
         device_id = self.device if spec.backend == "nccl" else None
-        dist.init_process_group(spec.backend, store=dist.PrefixStore("group", store), rank=rank,
-                                world_size=self.schedule.ranks, timeout=timedelta(hours=1), device_id=device_id)
+        with _all_there():
+            dist.init_process_group(spec.backend, store=dist.PrefixStore("group", store), rank=rank,
+                                    world_size=self.schedule.ranks, timeout=timedelta(hours=1), device_id=device_id)
         model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
         data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
         self.stages = {s: Stage(spec, model, data, self.schedule, s, self.device) for s in self.schedule.stages_of(rank)}
@@ -57,7 +59,8 @@ class Worker:
         agree_on_messages(made, boundary, store, self.schedule, rank)
         self.inboxes, self.outboxes = connect(self.schedule, rank, boundary, self.device, spec.backend)
         self.recorder = Recorder(run, rank, trace=spec.trace)
-        dist.barrier()
+        with _all_there():
+            dist.barrier()
         # One clock for all ranks of this host: the monotonic clock, counted from when the first one left the barrier.
         if rank == 0:
             store.set("begin_ns", str(time.monotonic_ns()))
@@ -78,7 +81,8 @@ class Worker:
         for outbox in self.outboxes.values():
             outbox.drain()
         self.recorder.flush()
-        dist.barrier()
+        with _all_there():
+            dist.barrier()
         dist.destroy_process_group()
 
     def compute(self, stage: Stage, op: Op) -> None:
@@ -171,6 +175,15 @@ def main(run_path: str, rank: int) -> int:
         with contextlib.suppress(OSError):
             write_json(run.error_file(rank), {"rank": rank, "op": str(op) if op else None, "cause": cause})
         return PEER_LOST_EXIT if isinstance(error, PeerLost | dist.DistError) else 1
+
+
+@contextlib.contextmanager
+def _all_there() -> Iterator[None]:
+    """What all ranks do together fails on the living ones when one is gone: a consequence, not the cause."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost(f"a rank has gone: {error}") from error
 
 
 def _device(kind: str, rank: int) -> torch.device:

@@ -1,0 +1,1 @@
+"""The commands of `paci-lab`, one file each."""

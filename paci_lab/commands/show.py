@@ -1,0 +1,45 @@
+"""`paci-lab show`: charts of runs that are there already."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from paci_lab.commands.common import console
+from paci_lab.errors import InputError
+from paci_lab.runtime.launch import open_run
+
+HELP = "draw the Gantt chart of runs into a page, and write their traces for Perfetto"
+EXAMPLE = "paci-lab show runs/demo/flush-8 runs/demo/paci-8"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories, finished, going on or killed")
+    parser.add_argument("--html", metavar="FILE", help="the page (default: gantt.html in the first run directory)")
+    parser.add_argument("--between", nargs=2, type=float, metavar=("START", "END"), help="seconds of the run to draw")
+    parser.add_argument("--perfetto", metavar="FILE", help="the trace of the first run for Perfetto (default: perfetto.json beside the page)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from paci_lab.commands.charts import write_gantt_page
+
+    screen = console()
+    runs = [open_run(path) for path in arguments.runs]
+    traces = []
+    for run in runs:
+        trace = run.trace()
+        if not len(trace):
+            raise InputError("run directory", run.path, "a run with a trace", "train with trace = true, or wait for its first update")
+        traces.append((f"{run.spec.schedule}, window {run.spec.window} ({run.path.name})", trace))
+        if run.dir.result() is None:
+            reason = (run.dir.failure() or {}).get("message", "it is still going, or was killed")
+            screen.print(f"{run.path} has no result: {reason}. Shown is what it wrote.")
+    page = Path(arguments.html) if arguments.html else runs[0].path / "gantt.html"
+    perfetto = Path(arguments.perfetto) if arguments.perfetto else page.with_name("perfetto.json")
+    try:
+        write_gantt_page(page, traces, between_s=tuple(arguments.between) if arguments.between else None)
+        traces[0][1].save_chrome(perfetto)
+    except OSError as error:
+        raise InputError("--html", page, "a file that can be written", f"choose another ({error})") from None
+    screen.print(f"chart: {page}\nPerfetto trace (https://ui.perfetto.dev): {perfetto}")
+    return 0
