@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from pathlib import Path
-
-import paci_lab
-from paci_lab.errors import InputError
 
 HELP = "open JupyterLab at lesson 00"
 EXAMPLE = "paci-lab lab"
@@ -19,10 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    folder = Path(paci_lab.__file__).parents[1] / "notebooks"
-    lessons = sorted(folder.glob("00_*"))
-    if not lessons:
-        raise InputError("lessons", folder, "the notebooks/ folder of a checkout", "run paci-lab lab from a clone of the project")
-    # In this process's place, so that Ctrl-C and closing the terminal mean to JupyterLab what they always mean.
-    os.chdir(folder)
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", lessons[0].name, *arguments.rest])
+    from paci_lab.lab import open_lab
+
+    open_lab(arguments.rest)
+    return 0
