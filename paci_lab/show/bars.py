@@ -9,10 +9,20 @@ import numpy as np
 
 from paci_lab.schedules import KINDS
 from paci_lab.show.palette import FORWARD
-from paci_lab.trace import COMPUTE, OPS, Trace
+from paci_lab.trace import OPS, Trace
 
-__all__ = ["CYCLE", "DRAWN", "HOVER", "STRIPS", "Rows", "bar_arrays", "duration_text", "held_steps",
-           "version_spans", "working_share"]
+__all__ = [
+    "CYCLE",
+    "DRAWN",
+    "STRIPS",
+    "Rows",
+    "bar_arrays",
+    "duration_text",
+    "fitting_numbers",
+    "held_steps",
+    "version_spans",
+    "working_share",
+]
 
 DRAWN = ("wait", "F", "B", "I", "W", "U", "snapshot")
 """Kinds of bars, in the order they are drawn; both kinds of waiting are one."""
@@ -22,21 +32,11 @@ STRIPS = ("in-flight", "version")
 
 CYCLE = len(FORWARD)
 
+_AXIS_PX, _DIGIT_PX, _PADDING_PX = 1100, 8, 6
+
 _CODE = {op: code for code, op in enumerate(OPS)}
 _CODES = {kind: [_CODE["wait-F"], _CODE["wait-B"]] if kind == "wait" else [_CODE[kind]] for kind in DRAWN}
 _BACKWARD = [_CODE["B"], _CODE["I"]]
-
-HOVER = {
-    **{kind: (f"<b>stage %{{customdata[0]}}: {KINDS[kind]} of micro-batch %{{customdata[1]}}</b><br>"
-              "takes %{customdata[2]}%{customdata[4]}<br>%{customdata[3]}<extra></extra>") for kind in "FBIW"},
-    "U": ("<b>stage %{customdata[0]}: optimizer update %{customdata[1]}</b><br>takes %{customdata[2]}<br>"
-          "%{customdata[3]}<extra></extra>"),
-    "wait": ("<b>stage %{customdata[0]} waits %{customdata[2]}</b><br>for the %{customdata[3]} of micro-batch "
-             "%{customdata[1]} from stage %{customdata[4]}<extra></extra>"),
-    "snapshot": ("<b>stage %{customdata[0]}: weights saved after update %{customdata[1]}</b><br>"
-                 "takes %{customdata[2]}, to be evaluated off the clock<extra></extra>"),
-}
-"""Hover text by kind of bar; the placeholders are the columns of `words`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +74,7 @@ def bar_arrays(trace: Trace, context: Trace, *, origin_ns: int, unit_ns: float) 
         context: the run it is a part of, in which versions and waits are looked up.
         origin_ns, unit_ns: zero and unit of the time axis.
 
-    Returns per kind: stage, start and length (in units), color (position in the hue cycle), label (the number printed
-    in the bar) and words (objects of shape (bars, 5), what `HOVER` prints).
+    Returns per kind: stage, microbatch, start and length (in units) and words (one hover text a bar).
     """
     look = _Lookup(context)
     found = {}
@@ -83,19 +82,44 @@ def bar_arrays(trace: Trace, context: Trace, *, origin_ns: int, unit_ns: float) 
         mask = np.isin(trace.op, _CODES[kind])
         stage, microbatch = trace.stage[mask], trace.microbatch[mask]
         length = trace.end_ns[mask] - trace.start_ns[mask]
-        words = np.full((len(stage), 5), "", dtype=object)
-        words[:, 0], words[:, 1] = stage, microbatch
-        words[:, 2] = [duration_text(ns) for ns in length.tolist()]
-        if kind in COMPUTE and kind != "U":
-            words[:, 3], words[:, 4] = look.versions(stage, microbatch), look.waited(kind, stage, microbatch)
-        elif kind == "U":
-            words[:, 3] = [f"weight version {v} becomes {v + 1}" for v in trace.version[mask].tolist()]
-        elif kind == "wait":
-            forward = trace.op[mask] == _CODE["wait-F"]
-            words[:, 3], words[:, 4] = np.where(forward, "activation", "gradient"), np.where(forward, stage - 1, stage + 1)
-        found[kind] = {"stage": stage, "start": (trace.start_ns[mask] - origin_ns) / unit_ns, "length": length / unit_ns,
-                       "color": microbatch % CYCLE, "label": microbatch, "words": words}
+        found[kind] = {
+            "stage": stage,
+            "microbatch": microbatch,
+            "start": (trace.start_ns[mask] - origin_ns) / unit_ns,
+            "length": length / unit_ns,
+            "words": _words(kind, trace.of_kind(*(OPS[code] for code in _CODES[kind])), look),
+        }
     return found
+
+
+def _words(kind: str, trace: Trace, look: _Lookup) -> np.ndarray:
+    """The hover text of every bar of one kind."""
+    stages, numbers = trace.stage.tolist(), trace.microbatch.tolist()
+    took = list(map(duration_text, (trace.end_ns - trace.start_ns).tolist()))
+    if kind == "U":
+        texts = [
+            f"<b>stage {s}: optimizer update {n}</b><br>takes {t}<br>weight version {v} becomes {v + 1}"
+            for s, n, t, v in zip(stages, numbers, took, trace.version.tolist(), strict=True)
+        ]
+    elif kind == "snapshot":
+        texts = [
+            f"<b>stage {s}: weights saved after update {n}</b><br>takes {t}, to be evaluated off the clock"
+            for s, n, t in zip(stages, numbers, took, strict=True)
+        ]
+    elif kind == "wait":
+        what = [("activation", -1) if code == _CODE["wait-F"] else ("gradient", 1) for code in trace.op.tolist()]
+        texts = [
+            f"<b>stage {s} waits {t}</b><br>for the {w} of micro-batch {n} from stage {s + step}"
+            for s, n, t, (w, step) in zip(stages, numbers, took, what, strict=True)
+        ]
+    else:
+        texts = [
+            f"<b>stage {s}: {KINDS[kind]} of micro-batch {n}</b><br>takes {t}{waited}<br>{versions}"
+            for s, n, t, waited, versions in zip(
+                stages, numbers, took, look.waited(kind, trace), look.versions(trace), strict=True
+            )
+        ]
+    return np.array(texts, dtype=object)
 
 
 class _Lookup:
@@ -120,21 +144,23 @@ class _Lookup:
     def _key(self, stage: np.ndarray, microbatch: np.ndarray) -> np.ndarray:
         return stage * self.width + np.clip(microbatch - self.first, 0, self.width - 1)
 
-    def versions(self, stage: np.ndarray, microbatch: np.ndarray) -> list[str]:
-        """The weight versions of both passes and the gap, in words."""
-        key = self._key(stage, microbatch)
+    def versions(self, trace: Trace) -> list[str]:
+        """The weight versions of both passes and the gap, in words, for every event of `trace`."""
+        key = self._key(trace.stage, trace.microbatch)
         pairs = zip(self.version["forward"][key].tolist(), self.version["backward"][key].tolist(), strict=True)
         said: dict[tuple[int, int], str] = {}
         return [said.get(pair) or said.setdefault(pair, _versions_text(*pair)) for pair in pairs]
 
-    def waited(self, kind: str, stage: np.ndarray, microbatch: np.ndarray) -> list[str]:
-        """What each operation waited for, in words; empty where it did not wait (W never does)."""
+    def waited(self, kind: str, trace: Trace) -> list[str]:
+        """What each operation of one kind waited for, in words; empty where it did not wait (W never does)."""
         if kind == "W":
-            return [""] * len(stage)
-        waits = self.wait["F" if kind == "F" else "B"][self._key(stage, microbatch)].tolist()
+            return [""] * len(trace)
+        waits = self.wait["F" if kind == "F" else "B"][self._key(trace.stage, trace.microbatch)].tolist()
         what, step = ("activation", -1) if kind == "F" else ("gradient", 1)
-        return [f", after waiting {duration_text(ns)}<br>for its {what} from stage {at + step}" if ns else ""
-                for ns, at in zip(waits, stage.tolist(), strict=True)]
+        return [
+            f", after waiting {duration_text(ns)}<br>for its {what} from stage {at + step}" if ns else ""
+            for ns, at in zip(waits, trace.stage.tolist(), strict=True)
+        ]
 
 
 def _versions_text(forward: int, backward: int) -> str:
@@ -154,6 +180,16 @@ def duration_text(ns: int) -> str:
     return f"{ns / 1e3:.3g} µs" if ns < 999_500 else "1 ms"
 
 
+def fitting_numbers(microbatch: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """The text of every bar: its number where it fits into a bar that takes `share` of the axis, "" elsewhere.
+
+    Left to the browser, which measures each text, this is what takes longest in drawing a chart.
+    """
+    texts = microbatch.astype(str)
+    fits = share * _AXIS_PX >= _DIGIT_PX * np.char.str_len(texts) + _PADDING_PX
+    return np.where(fits, texts, "")
+
+
 def working_share(trace: Trace, start_ns: int, end_ns: int) -> float:
     """Share of all stages' time between the two moments that is work: 1 minus the bubble of what is drawn."""
     return float(trace.between(start_ns, end_ns).busy_ns().sum()) / (max(end_ns - start_ns, 1) * max(trace.stages, 1))
@@ -164,16 +200,21 @@ def held_steps(trace: Trace, start_ns: int, end_ns: int) -> list[tuple[np.ndarra
     steps = []
     for stage in range(trace.stages):
         times, held = trace.in_flight(stage)
+        here = trace.stage == stage
+        begun, done = (
+            set(trace.microbatch[here & np.isin(trace.op, codes)].tolist()) for codes in ([_CODE["F"]], _BACKWARD)
+        )
+        held = held + len(done - begun)  # a trace that begins within a run: their forwards came before it
         before = np.searchsorted(times, start_ns, side="right")
         inside = slice(before, np.searchsorted(times, end_ns, side="right"))
-        first = held[before - 1] if before else 0
+        first = held[before - 1] if before else len(done - begun)
         values = np.concatenate([[first], held[inside]])
         steps.append((np.concatenate([[start_ns], times[inside], [end_ns]]), np.append(values, values[-1])))
     return steps
 
 
 def version_spans(trace: Trace, start_ns: int, end_ns: int) -> dict[str, np.ndarray]:
-    """Spans of time during which a stage's weights stand still, between two moments: stage, start_ns, end_ns, version."""
+    """Spans during which a stage's weights stand still, between two moments: stage, start_ns, end_ns, version."""
     parts = []
     update = trace.op == _CODE["U"]
     for stage in range(trace.stages):

@@ -11,7 +11,8 @@ import plotly.graph_objects as go
 
 from paci_lab.errors import InputError
 from paci_lab.show.bars import STRIPS, Rows
-from paci_lab.show.gantt_parts import View, content, fixed_traces, frame, legend_traces
+from paci_lab.show.gantt_content import View, content
+from paci_lab.show.gantt_fixed import fixed_traces, frame, legend_traces
 from paci_lab.show.palette import theme_named
 from paci_lab.trace import Trace
 
@@ -19,8 +20,15 @@ __all__ = ["STRIPS", "gantt", "gantt_pair", "update_gantt"]
 
 
 def gantt(
-    trace: Trace, *, theme: str = "light", predicted: Trace | None = None, strips: Sequence[str] = (),
-    title: str | None = None, between_ms: tuple[float, float] | None = None, origin_ns: int | None = None,
+    trace: Trace,
+    *,
+    theme: str = "light",
+    predicted: Trace | None = None,
+    strips: Sequence[str] = (),
+    title: str | None = None,
+    between_ms: tuple[float, float] | None = None,
+    origin_ns: int | None = None,
+    below_px: int = 0,
 ) -> go.Figure:
     """The Gantt chart of `trace`, stage 0 at the top.
 
@@ -32,22 +40,37 @@ def gantt(
         title: what the chart is about.
         between_ms: draw only this part, in milliseconds from `origin_ns`.
         origin_ns: zero of the time axis; the start of the first work when not given.
+        below_px: height left free at the foot of the figure for a chart that the caller adds.
     """
-    return _build(theme, strips, title, View([trace], [None], [predicted], between_ms, origin_ns, bool(title)))
+    return _build(
+        theme, strips, title, View([trace], [None], [predicted], between_ms, origin_ns, bool(title), below_px)
+    )
 
 
 def gantt_pair(
-    above: Trace, below: Trace, *, names: tuple[str, str], theme: str = "light",
-    predicted: tuple[Trace | None, Trace | None] = (None, None), strips: Sequence[str] = (), title: str | None = None,
+    above: Trace,
+    below: Trace,
+    *,
+    names: tuple[str, str],
+    theme: str = "light",
+    predicted: tuple[Trace | None, Trace | None] = (None, None),
+    strips: Sequence[str] = (),
+    title: str | None = None,
     between_ms: tuple[float, float] | None = None,
 ) -> go.Figure:
     """Two traces, one over the other on one time axis; `names` head the two charts, the rest is as in `gantt`."""
-    return _build(theme, strips, title, View([above, below], list(names), list(predicted), between_ms, None, bool(title)))
+    return _build(
+        theme, strips, title, View([above, below], list(names), list(predicted), between_ms, None, bool(title))
+    )
 
 
 def update_gantt(
-    figure: go.Figure, *traces: Trace, predicted: Sequence[Trace | None] | None = None,
-    names: Sequence[str] | None = None, between_ms: tuple[float, float] | None = None, origin_ns: int | None = None,
+    figure: go.Figure,
+    *traces: Trace,
+    predicted: Sequence[Trace | None] | None = None,
+    names: Sequence[str] | None = None,
+    between_ms: tuple[float, float] | None = None,
+    origin_ns: int | None = None,
 ) -> None:
     """Overwrite the arrays of a figure made by `gantt` (one trace) or `gantt_pair` (two) in place.
 
@@ -56,9 +79,18 @@ def update_gantt(
     """
     options = figure.layout.meta["gantt"]
     if len(traces) != len(options["names"]):
-        raise InputError("traces", len(traces), f"{len(options['names'])}, as many as the figure has charts", "pass one each")
-    view = View(list(traces), list(names or options["names"]), list(predicted or [None] * len(traces)), between_ms, origin_ns,
-                bool(figure.layout.title.text))
+        raise InputError(
+            "traces", len(traces), f"{len(options['names'])}, as many as the figure has charts", "pass one each"
+        )
+    view = View(
+        list(traces),
+        list(names or options["names"]),
+        list(predicted or [None] * len(traces)),
+        between_ms,
+        origin_ns,
+        bool(figure.layout.title.text),
+        options["below_px"],
+    )
     slots, layout = content(view, Rows(tuple(options["parts"])), theme_named(options["theme"]))
     with figure.batch_update():
         _assign(figure, slots, layout)
@@ -72,15 +104,19 @@ def _build(theme: str, strips: Sequence[str], title: str | None, view: View) -> 
     rows = Rows(("work", *predicted, *(strip for strip in STRIPS if strip in strips)))
     look = theme_named(theme)
     slots, layout = content(view, rows, look)
-    options = {"names": view.names, "parts": list(rows.parts), "theme": theme}
+    options = {"names": view.names, "parts": list(rows.parts), "theme": theme, "below_px": view.below_px}
     fixed = [trace for panel in range(len(view.traces)) for trace in fixed_traces(panel, rows, look)]
-    figure = go.Figure({"data": fixed + legend_traces(view.traces, look), "layout": frame(view, look, title, options)})
+    figure = go.Figure(
+        {"data": fixed + legend_traces(look), "layout": frame(len(view.traces), view.head_px, look, title, options)}
+    )
     _assign(figure, slots, layout)
     return figure
 
 
 def _assign(figure: go.Figure, slots: list[dict], layout: dict) -> None:
-    for drawn, slot in zip(figure.data, slots, strict=False):  # the legend's own traces come after the slots
+    for drawn, slot in zip(figure.data, slots, strict=False):  # others may have added traces of their own
+        if "base" in slot and not len(slot["y"]) and (drawn.y is None or not len(drawn.y)):
+            continue  # most kinds and hues are absent from most charts
         for path, value in slot.items():
             drawn[path] = value
     for path, value in layout.items():

@@ -19,7 +19,11 @@ def validation_points(rows: Sequence[Mapping[str, float]]) -> list[tuple[float, 
 
 
 def loss_curves(
-    runs: Mapping[str, Sequence[Mapping[str, float]]], *, target: float | None = None, theme: str = "light", title: str | None = None,
+    runs: Mapping[str, Sequence[Mapping[str, float]]],
+    *,
+    target: float | None = None,
+    theme: str = "light",
+    title: str | None = None,
 ) -> go.Figure:
     """Two charts with one loss axis: what a second of training brings, and what a sample brings.
 
@@ -35,32 +39,99 @@ def loss_curves(
         points = validation_points(rows)
         color, dash = look.series[number % len(look.series)], _DASHES[number // len(look.series) % len(_DASHES)]
         for axis, position, unit in (("x", 0, "s"), ("x2", 1, "tokens")):
+            after = f"after %{{x:,.4~r}} {unit}<extra></extra>"
             figure.add_scatter(
-                x=[p[position] for p in points], y=[p[2] for p in points], name=name, legendgroup=name, showlegend=axis == "x",
-                xaxis=axis, mode="lines", line={"color": color, "width": 2.5, "dash": dash},
-                hovertemplate=f"<b>%{{fullData.name}}</b><br>validation loss %{{y:.3f}}<br>after %{{x:,.4~r}} {unit}<extra></extra>")
+                x=[p[position] for p in points],
+                y=[p[2] for p in points],
+                name=name,
+                legendgroup=name,
+                showlegend=axis == "x",
+                xaxis=axis,
+                mode="lines",
+                line={"color": color, "width": 2.5, "dash": dash},
+                hovertemplate=f"<b>%{{fullData.name}}</b><br>validation loss %{{y:.3f}}<br>{after}",
+            )
             there = next((p for p in points if target is not None and p[2] <= target), None)
             if there is not None:
-                figure.add_scatter(x=[there[position]], y=[there[2]], legendgroup=name, showlegend=False, xaxis=axis, mode="markers",
-                                   marker={"color": color, "size": 11, "line": {"color": look.background, "width": 2}}, name=name,
-                                   hovertemplate=f"<b>%{{fullData.name}}</b> reaches the target<br>after %{{x:,.4~r}} {unit}<extra></extra>")
-    axis = {"gridcolor": look.grid, "zeroline": False, "rangemode": "tozero", "tickfont": {"size": 14}, "showgrid": False,
-            "ticks": "outside", "tickcolor": look.grid}
+                figure.add_scatter(
+                    x=[there[position]],
+                    y=[there[2]],
+                    legendgroup=name,
+                    showlegend=False,
+                    xaxis=axis,
+                    mode="markers",
+                    marker={"color": color, "size": 11, "line": {"color": look.background, "width": 2}},
+                    name=name,
+                    hovertemplate=f"<b>%{{fullData.name}}</b> reaches the target<br>{after}",
+                )
+    axis = {
+        "gridcolor": look.grid,
+        "zeroline": False,
+        "rangemode": "tozero",
+        "tickfont": {"size": 14},
+        "showgrid": False,
+        "ticks": "outside",
+        "tickcolor": look.grid,
+    }
     heading = {"standoff": 8, "font": {"size": 15}}
     figure.update_layout(
-        height=440 + (40 if title else 0), margin={"l": 72, "r": 20, "t": 52 + (40 if title else 0), "b": 64},
-        paper_bgcolor=look.background, plot_bgcolor=look.background, hoverlabel={"align": "left", "font": {"size": 15}},
+        height=440 + (40 if title else 0),
+        margin={"l": 72, "r": 20, "t": 52 + (40 if title else 0), "b": 64},
+        paper_bgcolor=look.background,
+        plot_bgcolor=look.background,
+        hoverlabel={"align": "left", "font": {"size": 15}},
         font={"family": look.font, "size": 15, "color": look.ink},
         xaxis={**axis, "domain": [0, 0.48], "title": {"text": "training time (s)", **heading}},
         xaxis2={**axis, "domain": [0.52, 1], "anchor": "y", "title": {"text": "tokens trained on", **heading}},
-        yaxis={"gridcolor": look.grid, "zeroline": False, "tickfont": {"size": 14}, "title": {"text": "validation loss", **heading}},
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 15}, "bgcolor": "rgba(0,0,0,0)"})
+        yaxis={
+            "gridcolor": look.grid,
+            "zeroline": False,
+            "tickfont": {"size": 14},
+            "title": {"text": "validation loss", **heading},
+        },
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "font": {"size": 15},
+            "bgcolor": "rgba(0,0,0,0)",
+        },
+    )
     if title:
-        figure.update_layout(title={"text": title, "x": 0, "xref": "paper", "y": 1, "yanchor": "top", "pad": {"t": 16}, "font": {"size": 20}})
+        figure.update_layout(
+            title={
+                "text": title,
+                "x": 0,
+                "xref": "paper",
+                "y": 1,
+                "yanchor": "top",
+                "pad": {"t": 16},
+                "font": {"size": 20},
+            }
+        )
     if target is not None:
         for axis in ("x domain", "x2 domain"):
-            figure.add_shape(type="line", xref=axis, x0=0, x1=1, yref="y", y0=target, y1=target, layer="below",
-                             line={"color": look.muted, "width": 1.5, "dash": "dot"})
-        figure.add_annotation(text=f"target {target:g}", x=0.995, xref="x domain", y=target, yref="y", showarrow=False, xanchor="right",
-                              yanchor="bottom", font={"size": 14, "color": look.muted})
+            figure.add_shape(
+                type="line",
+                xref=axis,
+                x0=0,
+                x1=1,
+                yref="y",
+                y0=target,
+                y1=target,
+                layer="below",
+                line={"color": look.muted, "width": 1.5, "dash": "dot"},
+            )
+        figure.add_annotation(
+            text=f"target {target:g}",
+            x=0.995,
+            xref="x domain",
+            y=target,
+            yref="y",
+            showarrow=False,
+            xanchor="right",
+            yanchor="bottom",
+            font={"size": 14, "color": look.muted},
+        )
     return figure

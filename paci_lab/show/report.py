@@ -76,13 +76,17 @@ class Section:
 def write_report(path: str | Path, *, title: str, lead: str, sections: Sequence[Section], footer: str = "") -> Path:
     """Write one self-contained page to `path` and return the path.
 
-    Every text is plain: it is escaped, and an empty line begins a new paragraph. The page works offline; plotly.js is in
-    it once (about 5 MB), and only when there is a chart.
+    Every text is plain: it is escaped, and an empty line begins a new paragraph. The page works offline; plotly.js is
+    in it once (about 5 MB), and only when there is a chart.
     """
     charts = [part for section in sections for part in section.parts if isinstance(part, Chart)]
     numbers = {id(chart): number for number, chart in enumerate(charts)}
     body = "\n".join(_section(section, numbers) for section in sections)
-    scripts = [get_plotlyjs(), f"const SWAP = {_safe(json.dumps(swap()))};", _asset("report.js")] if charts else [_asset("report.js")]
+    scripts = (
+        [get_plotlyjs(), f"const SWAP = {_safe(json.dumps(swap()))};", _asset("report.js")]
+        if charts
+        else [_asset("report.js")]
+    )
     foot = f"<footer>{_paragraphs(footer)}</footer>" if footer else ""
     page = f"""<!DOCTYPE html>
 <html lang="en">
@@ -114,13 +118,18 @@ def write_report(path: str | Path, *, title: str, lead: str, sections: Sequence[
 
 
 def comparison_table(
-    results: Sequence[Mapping[str, object]], *, caption: str, emphasis: Sequence[int] = (), extra: Mapping[str, Column] | None = None,
+    results: Sequence[Mapping[str, object]],
+    *,
+    caption: str,
+    emphasis: Sequence[int] = (),
+    extra: Mapping[str, Column] | None = None,
 ) -> Table:
     """A table of results, one row each, from the fields of `result.json`.
 
     Args:
-        results: mappings with "name" and the fields of `result.json`; lists with one entry per stage are summed up in one
-            number (the mean utilization, the largest gap, peak and number of copies). Columns that no row fills are left out.
+        results: mappings with "name" and the fields of `result.json`; lists with one entry per stage are summed up in
+            one number (the mean utilization, the largest gap, peak and number of copies). Columns that no row fills
+            are left out.
         extra: further fields and their columns, put last: {"ratio": Column("against best flush", "{:.2f}×")}.
     """
     fields = {**_RESULT, **(extra or {})}
@@ -130,13 +139,19 @@ def comparison_table(
 
 
 _RESULT = {
-    "time_to_target_s": Column("time to target", "{:.1f} s", "training time until the validation loss reached the target"),
+    "time_to_target_s": Column(
+        "time to target", "{:.1f} s", "training time until the validation loss reached the target"
+    ),
     "seconds_per_update": Column("per update", "{:.3f} s", "training time divided by updates"),
     "updates_to_target": Column("updates", "{:,}", "optimizer updates until the target"),
     "final_val_loss": Column("validation loss", "{:.3f}", "at the end of the run"),
     "tokens_per_second": Column("tokens/s", "{:,.0f}", "tokens trained on per second of training time"),
-    "utilization": Column("working", "{:.1%}", "mean share of the run's time that a stage worked, fill and drain included"),
-    "version_gap_max": Column("version gap", "{}", "most updates between a micro-batch's forward and its backward on a stage"),
+    "utilization": Column(
+        "working", "{:.1%}", "mean share of the run's time that a stage worked, fill and drain included"
+    ),
+    "version_gap_max": Column(
+        "version gap", "{}", "most updates between a micro-batch's forward and its backward on a stage"
+    ),
     "in_flight_peak": Column("in flight", "{}", "most micro-batches a stage held activations of"),
     "weight_copies": Column("weight copies", "{}", "most copies of its weights that a stage kept"),
 }
@@ -155,34 +170,52 @@ def _cell(field: str, row: Mapping[str, object]) -> object:
 def _section(section: Section, numbers: dict[int, int]) -> str:
     draw = {Table: _table, Facts: _facts}
     parts = [_chart(p, numbers[id(p)]) if isinstance(p, Chart) else draw[type(p)](p) for p in section.parts]
-    return f"<section>\n<h2>{escape(section.title)}</h2>\n{_paragraphs(section.text)}\n" + "\n".join(parts) + "\n</section>"
+    return (
+        f"<section>\n<h2>{escape(section.title)}</h2>\n{_paragraphs(section.text)}\n"
+        + "\n".join(parts)
+        + "\n</section>"
+    )
 
 
 def _chart(chart: Chart, number: int) -> str:
     alternative = escape(chart.alternative)
-    return (f'<figure class="chart"><div class="scroll"><div id="chart{number}" class="plot" role="img" '
-            f'style="min-width:{chart.min_width}px" aria-label="{alternative}"></div></div>'
-            f"<noscript><p>{alternative}</p></noscript><figcaption>{escape(chart.caption)}</figcaption>"
-            f'<script type="application/json" class="spec" data-for="chart{number}">{_safe(chart.figure.to_json())}'
-            "</script></figure>")
+    return (
+        f'<figure class="chart"><div class="scroll"><div id="chart{number}" class="plot" role="img" '
+        f'style="min-width:{chart.min_width}px" aria-label="{alternative}"></div></div>'
+        f"<noscript><p>{alternative}</p></noscript><figcaption>{escape(chart.caption)}</figcaption>"
+        f'<script type="application/json" class="spec" data-for="chart{number}">{_safe(chart.figure.to_json())}'
+        "</script></figure>"
+    )
 
 
 def _table(table: Table) -> str:
     numeric = [any(isinstance(row[i], (int, float)) for row in table.rows) for i in range(len(table.columns))]
-    head = "".join(f'<th scope="col"{_align(n)}>{escape(c.heading)}</th>' for c, n in zip(table.columns, numeric, strict=True))
+    head = "".join(
+        f'<th scope="col"{_align(n)}>{escape(c.heading)}</th>' for c, n in zip(table.columns, numeric, strict=True)
+    )
     rows = []
     for position, row in enumerate(table.rows):
-        cells = [f"<td{_align(n)}>{_value(cell, column)}</td>" for cell, column, n in zip(row, table.columns, numeric, strict=True)]
+        cells = [
+            f"<td{_align(n)}>{_value(cell, column)}</td>"
+            for cell, column, n in zip(row, table.columns, numeric, strict=True)
+        ]
         cells[0] = f'<th scope="row">{_value(row[0], table.columns[0])}</th>'
-        rows.append(f'<tr{" class=emphasis" if position in table.emphasis else ""}>{"".join(cells)}</tr>')
+        rows.append(f"<tr{' class=emphasis' if position in table.emphasis else ''}>{''.join(cells)}</tr>")
     meanings = [f"<dt>{escape(c.heading)}</dt><dd>{escape(c.meaning)}</dd>" for c in table.columns if c.meaning]
     legend = f'<dl class="meanings">{"".join(meanings)}</dl>' if meanings else ""
-    return (f'<figure class="table"><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-            f"</div><figcaption>{escape(table.caption)}</figcaption>{legend}</figure>")
+    return (
+        f'<figure class="table"><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+        f"</div><figcaption>{escape(table.caption)}</figcaption>{legend}</figure>"
+    )
 
 
 def _facts(facts: Facts) -> str:
-    return '<ul class="facts">' + "".join(f"<li><b>{escape(v)}</b><span>{escape(w)}</span></li>" for v, w in facts.values) + "</ul>"
+    return (
+        '<ul class="facts">'
+        + "".join(f"<li><b>{escape(v)}</b><span>{escape(w)}</span></li>" for v, w in facts.values)
+        + "</ul>"
+    )
 
 
 def _align(numeric: bool) -> str:
@@ -192,7 +225,9 @@ def _align(numeric: bool) -> str:
 def _value(cell: object, column: Column) -> str:
     if cell is None:
         return "–"
-    return escape(column.format.format(cell) if isinstance(cell, (int, float)) and not isinstance(cell, bool) else str(cell))
+    return escape(
+        column.format.format(cell) if isinstance(cell, (int, float)) and not isinstance(cell, bool) else str(cell)
+    )
 
 
 def _paragraphs(text: str) -> str:

@@ -1,0 +1,252 @@
+"""The explorer: sliders, two simulated schedules over one another, and the numbers that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from paci_lab.schedules import schedule_classes
+from paci_lab.show.bars import Rows
+from paci_lab.show.gantt import gantt_pair, update_gantt
+from paci_lab.show.notebook import Problems, figure_widget, html_table
+from paci_lab.show.palette import theme_named
+from paci_lab.show.settings import TRANSFORMERS, Numbers, Settings, explore
+from paci_lab.show.why import Moments
+from paci_lab.trace import Trace
+
+__all__ = ["Explorer", "explorer"]
+
+_SLIDERS: dict[str, tuple[str, type, dict[str, float]]] = {
+    "stages": ("stages", widgets.IntSlider, {"min": 1, "max": 16}),
+    "microbatches": ("micro-batches", widgets.IntSlider, {"min": 1, "max": 64}),
+    "slack": ("slack (PACI)", widgets.IntSlider, {"min": 0, "max": 15}),
+    "forward_ms": ("forward, ms", widgets.FloatSlider, {"min": 0.1, "max": 5, "step": 0.1}),
+    "backward_ms": ("backward, ms", widgets.FloatSlider, {"min": 0.1, "max": 10, "step": 0.1}),
+    "weight_share": ("W of backward", widgets.FloatSlider, {"min": 0, "max": 1, "step": 0.05}),
+    "update_ms": ("update, ms", widgets.FloatSlider, {"min": 0, "max": 3, "step": 0.05}),
+    "latency_ms": ("latency, ms", widgets.FloatSlider, {"min": 0, "max": 3, "step": 0.05}),
+    "jitter": ("jitter", widgets.FloatSlider, {"min": 0, "max": 0.5, "step": 0.01}),
+    "straggler": ("slow stage (-1: none)", widgets.IntSlider, {"min": -1, "max": 15}),
+    "straggler_factor": ("times slower", widgets.FloatSlider, {"min": 1, "max": 4, "step": 0.1}),
+    "microbatch_size": ("sequences each", widgets.IntSlider, {"min": 1, "max": 32}),
+}
+
+
+def explorer(
+    *, above: str = "1f1b", below: str = "paci", theme: str = "light", strips: tuple[str, ...] = (), **settings: Any
+) -> Explorer:
+    """Open the explorer with two schedules; `settings` are fields of `Settings` to begin with, for both."""
+    return Explorer(above=above, below=below, theme=theme, strips=strips, **settings)
+
+
+class Explorer:
+    """Two simulated schedules with linked sliders; shown by being the last value of a cell.
+
+    Attributes:
+        widget: the whole view. controls: every control by the name of its setting, "above" and "below" for the
+            schedules, "window" and "window below" for their windows.
+        figure: the chart. traces, numbers: what is shown now, above and below.
+    """
+
+    def __init__(self, *, above: str, below: str, theme: str, strips: tuple[str, ...], **settings: Any) -> None:
+        start = Settings(**settings)
+        self.problems = Problems()
+        self._look = theme_named(theme)
+        self.controls = self._make_controls(above, below, start)
+        self.traces: list[Trace] = []
+        self.numbers: list[Numbers] = []
+        self._moments: Moments | None = None
+        chosen = self.settings()
+        shown = [explore(one) for one in chosen]
+        self.figure = figure_widget(
+            gantt_pair(*(trace for trace, _ in shown), names=_names(chosen), theme=theme, strips=strips)
+        )
+        self._parts = Rows(tuple(self.figure.layout.meta["gantt"]["parts"]))
+        self.figure.add_traces(
+            [
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": "moment",
+                    "showlegend": False,
+                    "hoverinfo": "skip",
+                    "line": {"color": self._look.ink, "width": 2},
+                },
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers+text",
+                    "name": "journey",
+                    "showlegend": False,
+                    "hoverinfo": "skip",
+                    "line": {"color": self._look.ink, "width": 1.5, "dash": "dot"},
+                    "marker": {
+                        "size": 22,
+                        "color": self._look.background,
+                        "line": {"color": self._look.ink, "width": 1.5},
+                    },
+                    "textfont": {"size": 12, "color": self._look.ink},
+                },
+            ]
+        )
+        self._table, self._words = widgets.HTML(), widgets.HTML()
+        self._show(shown)
+        self.widget = self._layout()
+        for name, control in self.controls.items():
+            if name not in ("step", "step mode", "step in", "back", "forward"):
+                control.observe(self._changed, "value")
+        for name in ("step", "step mode", "step in"):
+            self.controls[name].observe(self._stepped, "value")
+        self.controls["back"].on_click(lambda _: self._move(-1))
+        self.controls["forward"].on_click(lambda _: self._move(1))
+
+    def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
+        return self.widget._repr_mimebundle_(**options)
+
+    # -- controls -------------------------------------------------------------------------------------------------
+    def _make_controls(self, above: str, below: str, start: Settings) -> dict[str, Any]:
+        style = {"description_width": "150px"}
+        wide = widgets.Layout(width="380px")
+        names = [(f"{cls.name}: {cls.summary}", name) for name, cls in schedule_classes().items()]
+        made: dict[str, Any] = {
+            "above": widgets.Dropdown(options=names, value=above, description="above", style=style, layout=wide),
+            "below": widgets.Dropdown(options=names, value=below, description="below", style=style, layout=wide),
+            "window": widgets.IntSlider(
+                value=start.window, min=1, max=64, description="window", style=style, layout=wide
+            ),
+            "window below": widgets.IntSlider(
+                value=start.window, min=1, max=64, description="window below", style=style, layout=wide, disabled=True
+            ),
+            "linked": widgets.Checkbox(value=True, description="one window for both", indent=False),
+        }
+        for name, (words, kind, limits) in _SLIDERS.items():
+            made[name] = kind(value=getattr(start, name), description=words, style=style, layout=wide, **limits)
+        made["model"] = widgets.Dropdown(
+            options=list(TRANSFORMERS), value=start.model, description="memory for", style=style, layout=wide
+        )
+        made["step mode"] = widgets.Checkbox(
+            value=False, description="step through", indent=False, layout=widgets.Layout(width="130px")
+        )
+        made["step in"] = widgets.ToggleButtons(
+            options=["above", "below"],
+            value="below",
+            style={"button_width": "64px"},
+            layout=widgets.Layout(width="160px"),
+        )
+        made["back"] = widgets.Button(
+            description="◀", tooltip="one operation back", layout=widgets.Layout(width="44px")
+        )
+        made["forward"] = widgets.Button(
+            description="▶", tooltip="one operation forward", layout=widgets.Layout(width="44px")
+        )
+        made["step"] = widgets.IntSlider(
+            value=0, min=0, max=0, description="operation", layout=widgets.Layout(width="420px")
+        )
+        return made
+
+    def _layout(self) -> widgets.Widget:
+        c = self.controls
+        first = [c["above"], c["below"], c["window"], c["linked"], c["window below"]]
+        sliders = widgets.VBox(
+            [*first, *(c[name] for name in _SLIDERS), c["model"]], layout=widgets.Layout(min_width="400px")
+        )
+        steps = widgets.HBox([c["step mode"], c["step in"], c["back"], c["forward"], c["step"]])
+        right = widgets.VBox(
+            [self.figure, self._table, steps, self._words, self.problems.widget],
+            layout=widgets.Layout(flex="1 1 600px", min_width="0"),
+        )
+        return widgets.HBox([sliders, right], layout=widgets.Layout(width="100%", flex_flow="row wrap"))
+
+    def settings(self) -> list[Settings]:
+        """What the controls say now, above and below."""
+        c = self.controls
+        shared = {name: c[name].value for name in (*_SLIDERS, "model")}
+        windows = (c["window"].value, c["window" if c["linked"].value else "window below"].value)
+        return [
+            Settings(schedule=c[place].value, window=window, **shared)
+            for place, window in zip(("above", "below"), windows, strict=True)
+        ]
+
+    # -- what follows a change ------------------------------------------------------------------------------------
+    def _changed(self, _change: object) -> None:
+        with self.problems.caught():
+            self.controls["window below"].disabled = self.controls["linked"].value
+            chosen = self.settings()
+            shown = [explore(one) for one in chosen]
+            with self.figure.batch_update():
+                update_gantt(self.figure, *(trace for trace, _ in shown), names=_names(chosen))
+                self._show(shown)
+
+    def _show(self, shown: list[tuple[Trace, Numbers]]) -> None:
+        self.traces, self.numbers = [trace for trace, _ in shown], [numbers for _, numbers in shown]
+        self._table.value = html_table(["", *_names(self.settings())], _rows(self.numbers))
+        self._moments = None
+        self._step()
+
+    def _move(self, by: int) -> None:
+        step = self.controls["step"]
+        self.controls["step mode"].value = True
+        step.value = min(max(step.value + by, step.min), step.max)
+
+    def _stepped(self, _change: object) -> None:
+        with self.problems.caught():
+            if _change["name"] == "value" and _change["owner"] is self.controls["step in"]:
+                self._moments = None
+            with self.figure.batch_update():
+                self._step()
+
+    def _step(self) -> None:
+        moment, journey = self.figure.data[-2:]
+        if not self.controls["step mode"].value:
+            if self._words.value:
+                self._words.value, moment.x, moment.y, journey.x, journey.y, journey.text = "", [], [], [], [], []
+            return
+        panel = 0 if self.controls["step in"].value == "above" else 1
+        trace = self.traces[panel]
+        if self._moments is None:
+            self._moments = Moments(trace)
+            self.controls["step"].max = len(self._moments.work) - 1
+        event = self._moments.work[self.controls["step"].value]
+        path = self._moments.journey(event.microbatch) if event.op != "U" else []
+        unit = 1e6 if self.figure.layout.xaxis2.title.text.endswith("(ms)") else 1e9
+        middle = self._parts.band("work")[0]
+        for drawn in (moment, journey):
+            drawn.xaxis, drawn.yaxis = ("x", "y") if panel == 0 else ("x2", "y2")
+        at = (event.start_ns - trace.begin_ns) / unit
+        moment.x, moment.y = [at, at], [-0.5, trace.stages - 0.5]
+        journey.x = [((e.start_ns + e.end_ns) / 2 - trace.begin_ns) / unit for e in path]
+        journey.y = [e.stage + middle for e in path]
+        journey.text = [f"v{e.version}" for e in path]
+        lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in self._moments.sentences(event.start_ns))
+        self._words.value = (
+            f'<ol start="0" style="font-size:15px;line-height:1.5;list-style:none;padding:0">{lines}</ol>'
+        )
+
+
+def _names(chosen: list[Settings]) -> list[str]:
+    return [
+        f"{one.schedule}, window {one.window}"
+        + (f", slack {one.slack}" if one.schedule == "paci" and one.slack else "")
+        for one in chosen
+    ]
+
+
+def _rows(both: list[Numbers]) -> list[list[str]]:
+    def row(words: str, say: Any) -> list[str]:
+        return [words, *(say(numbers) for numbers in both)]
+
+    return [
+        row("bubble, of all time", lambda n: f"{100 * n.bubble:.1f} %"),
+        row(
+            "working, in steady state",
+            lambda n: "too short to tell" if n.steady_utilization is None else f"{100 * n.steady_utilization:.1f} %",
+        ),
+        row("throughput against 1F1B flush", lambda n: f"{n.against_flush:.2f}×"),
+        row("micro-batches held, by stage", lambda n: " ".join(map(str, n.held))),
+        row("their activations, most on one stage", lambda n: f"{max(n.memory) / 2**30:.2f} GiB"),
+        row("version gap, largest by stage", lambda n: " ".join(map(str, n.gap_max))),
+        row("version gap, mean by stage", lambda n: " ".join(f"{gap:.2f}" for gap in n.gap_mean)),
+        row("weights kept", lambda n: n.weights),
+    ]

@@ -1,0 +1,286 @@
+"""The live view: what real ranks are doing while they do it, or a finished run played again at any speed.
+
+Front-end events may arrive in another thread than the one that draws, so a button only says what is wanted; one thread
+reads the run directory and is the only one that writes to the figure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ipywidgets as widgets
+
+from paci_lab.show.feed import RunFeed
+from paci_lab.show.gantt import gantt, update_gantt
+from paci_lab.show.live_text import facts_html, paragraphs_html
+from paci_lab.show.notebook import Problems, figure_widget, listen_while_busy
+from paci_lab.show.palette import theme_named
+from paci_lab.show.playhead import Playhead
+from paci_lab.trace import Trace
+
+__all__ = ["LiveView", "live"]
+
+_EVENTS = 1000  # operations and waits in view
+_PERIOD_S = 0.18  # between two drawings, so that there are at least five a second
+_REST = 1.0  # at least as long a rest as the drawing took, so that a busy machine is not slowed by being watched
+_PATIENCE_S = 1.0  # how long to wait for the browser to have drawn the last picture before another is sent
+_NICE = 10  # the drawing thread gives way to the ranks, which may need every core
+_LOSS_PX, _LOSS_GAP_PX = 170, 70
+_POINTS = 600  # of a loss curve; more cannot be told apart on a screen
+_SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 30.0, 100.0)
+
+
+def live(
+    run_dir: str | Path,
+    *,
+    stop: Callable[[], None] | None = None,
+    speed: float | None = None,
+    theme: str = "light",
+    strips: tuple[str, ...] = (),
+) -> LiveView:
+    """Open the live view on a run directory, of a run that goes on, has ended or was killed.
+
+    Args:
+        run_dir: the folder that the run writes.
+        stop: what the Stop button calls, in a thread of its own; without it there is no button.
+        speed: play from the beginning at this speed; without it a run that goes on is followed, and one that has ended
+            is played at its own speed.
+        theme, strips: as in `gantt`.
+
+    Raises InputError when `run_dir` is no run directory or a notebook package is missing. A second view
+    closes the first.
+    """
+    return LiveView(run_dir, stop=stop, speed=speed, theme=theme, strips=strips)
+
+
+class LiveView:
+    """A rolling Gantt chart, the loss and the main figures of one run; shown by being the last value of a cell.
+
+    Attributes:
+        widget: the whole view. figure: its chart. controls: its buttons and sliders by name.
+        playhead: where the view stands in the run. problems: what went wrong. frames: drawings made so far.
+    """
+
+    _open: ClassVar[LiveView | None] = None
+
+    def __init__(
+        self,
+        run_dir: str | Path,
+        *,
+        stop: Callable[[], None] | None,
+        speed: float | None,
+        theme: str,
+        strips: tuple[str, ...],
+    ) -> None:
+        self.feed = RunFeed(run_dir)
+        self.feed.poll()
+        self.problems = Problems()
+        self._look = theme_named(theme)
+        self._stop = stop
+        play = speed is not None or self.feed.ended
+        self.playhead = Playhead(mode="play" if play else "live", speed=speed or 1.0)
+        self.figure = figure_widget(self._empty_figure(theme, strips))
+        self.controls = self._make_controls(speed or 1.0)
+        self._facts, self._notes = widgets.HTML(), widgets.HTML()
+        c = self.controls
+        bar = widgets.HBox(
+            [c[name] for name in ("stop", "pause", "play", "live", "speed", "position") if name != "stop" or stop]
+        )
+        self.widget = widgets.VBox([bar, self._facts, self.figure, self._notes, self.problems.widget])
+        self.frames = 0
+        self._drawn: tuple[Any, ...] = ()
+        self._closed, self._wake, self._stop_asked = threading.Event(), threading.Event(), threading.Event()
+        self._in_browser, self._sent_at = threading.Event(), 0.0
+        self._in_browser.set()
+        self._connect()
+        if LiveView._open is not None:
+            LiveView._open.close()
+        LiveView._open = self
+        listen_while_busy(self.figure, *self.controls.values())
+        self._thread = threading.Thread(target=self._follow, name="paci-lab live view", daemon=True)
+        self._thread.start()
+
+    def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
+        return self.widget._repr_mimebundle_(**options)
+
+    def close(self) -> None:
+        """End the drawing thread; the view keeps its last picture and says that it is closed."""
+        self._closed.set()
+        self._wake.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)
+        for control in self.controls.values():
+            control.disabled = True
+        self._notes.value = paragraphs_html(["This view is closed: another one was opened, or close() was called."])
+
+    # -- what is made once ----------------------------------------------------------------------------------------
+    def _empty_figure(self, theme: str, strips: tuple[str, ...]) -> Any:
+        look = self._look
+        figure = gantt(
+            Trace([], source=self.feed.source, stages=self.feed.stages),
+            theme=theme,
+            strips=strips,
+            origin_ns=0,
+            below_px=_LOSS_PX + _LOSS_GAP_PX,
+        )
+        for name, color, width in (("training loss", look.muted, 1.5), ("validation loss", look.series[0], 2.5)):
+            figure.add_scatter(
+                x=[],
+                y=[],
+                xaxis="x3",
+                yaxis="y3",
+                mode="lines" if width < 2 else "lines+markers",
+                name=name,
+                line={"color": color, "width": width},
+                showlegend=True,
+                hovertemplate=name + " %{y:.3f}<br>after %{x:.1f} s<extra></extra>",
+            )
+        axis = {"gridcolor": look.grid, "zeroline": False, "tickfont": {"size": 14}}
+        figure.update_layout(
+            xaxis3={
+                **axis,
+                "anchor": "y3",
+                "showgrid": False,
+                "rangemode": "tozero",
+                "title": {"text": "training time (s)", "standoff": 6, "font": {"size": 14}},
+            },
+            yaxis3={**axis, "anchor": "x3", "title": {"text": "loss", "font": {"size": 14}}},
+        )
+        self._place_loss(figure)
+        return figure
+
+    def _place_loss(self, figure: Any) -> None:
+        layout = figure.layout
+        layout.yaxis3.domain = [0, _LOSS_PX / (layout.height - layout.margin.t - layout.margin.b)]
+
+    def _make_controls(self, speed: float) -> dict[str, Any]:
+        narrow = widgets.Layout(width="92px")
+        speeds = sorted({*_SPEEDS, speed})
+        return {
+            "stop": widgets.Button(
+                description="Stop", icon="stop", button_style="danger", tooltip="end the run now", layout=narrow
+            ),
+            "pause": widgets.Button(
+                description="Pause", icon="pause", tooltip="hold the picture; the run goes on", layout=narrow
+            ),
+            "play": widgets.Button(description="Play", icon="play", tooltip="go on from here", layout=narrow),
+            "live": widgets.Button(
+                description="Live", icon="fast-forward", tooltip="jump to the newest events", layout=narrow
+            ),
+            "speed": widgets.Dropdown(
+                options=[(f"{s:g}×", s) for s in speeds], value=speed, layout=widgets.Layout(width="84px")
+            ),
+            "position": widgets.FloatSlider(
+                value=0,
+                min=0,
+                max=0.1,
+                step=0.05,
+                readout_format=".1f",
+                continuous_update=True,
+                description="at, s",
+                layout=widgets.Layout(flex="1 1 260px"),
+            ),
+        }
+
+    def _connect(self) -> None:
+        def then_wake(action: Callable[[], None]) -> Callable[[object], None]:
+            def callback(_: object) -> None:
+                action()
+                self._wake.set()
+
+            return callback
+
+        c = self.controls
+        c["stop"].on_click(then_wake(self._stop_asked.set))
+        c["pause"].on_click(then_wake(self.playhead.pause))
+        c["play"].on_click(then_wake(lambda: self.playhead.play(c["speed"].value)))
+        c["live"].on_click(then_wake(self.playhead.go_live))
+        c["speed"].observe(lambda change: self._set_speed(change["new"]), "value")
+        c["position"].observe(lambda change: self._seek(change["new"]), "value")
+        # The browser's word that it has drawn. The figure's own on_edits_completed never fires in plotly 7.1, whose
+        # front end answers for the layout under a name that Python does not know.
+        self.figure.observe(lambda change: self._in_browser.set() if change["new"] else None, "_js2py_traceDeltas")
+
+    def _set_speed(self, speed: float) -> None:
+        self.playhead.speed = speed
+        self._wake.set()
+
+    def _seek(self, seconds: float) -> None:
+        if threading.current_thread() is not self._thread:  # moved by a reader, not by the run
+            self.playhead.seek(round(seconds * 1e9))
+            self._wake.set()
+
+    # -- the thread that draws ------------------------------------------------------------------------------------
+    def _follow(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # where threads have no priority of their own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        while not self._closed.is_set():
+            began = time.monotonic()
+            with self.problems.caught(clear=False):
+                if self._stop_asked.is_set() and not self.controls["stop"].disabled:
+                    self._begin_stop()
+                self.tick()
+            listen_while_busy(self.figure, *self.controls.values())
+            spent = time.monotonic() - began
+            self._wake.wait(max(_PERIOD_S - spent, _REST * spent))
+            self._wake.clear()
+
+    def _begin_stop(self) -> None:
+        self.controls["stop"].disabled = True
+        self.controls["stop"].description = "Stopping"
+
+        def stop() -> None:
+            with self.problems.caught(clear=False):
+                self._stop()
+
+        threading.Thread(target=stop, name="paci-lab stop", daemon=True).start()
+
+    def tick(self) -> bool:
+        """Read what is new and draw when it changes the picture; True when it drew."""
+        self.feed.poll()
+        end = self.feed.end_ns
+        at = self.playhead.position(time.monotonic_ns(), end)
+        self._say()
+        state = (at, end, len(self.feed.metrics), len(self.feed.validation))
+        if state == self._drawn or not self._ready():
+            return False
+        self._drawn = state
+        trace, start, stop = self.feed.window(at, _EVENTS)
+        shown = (start / 1e6, stop / 1e6)
+        losses = self.feed.losses(at / 1e9 if at < end else float("inf"))
+        self._in_browser.clear()
+        self._sent_at = time.monotonic()
+        with self.figure.batch_update():
+            update_gantt(self.figure, trace, origin_ns=0, between_ms=shown)
+            for drawn, key in zip(self.figure.data[-2:], ("train_loss", "val_loss"), strict=True):
+                seconds, values = losses[key]
+                stride = -(-len(seconds) // _POINTS) or 1
+                drawn.x, drawn.y = seconds[::stride], values[::stride]
+            self._place_loss(self.figure)
+        position = self.controls["position"]
+        with position.hold_sync():
+            position.max = max(end / 1e9, 0.1)
+            position.value = at / 1e9
+        self._facts.value = facts_html(trace, start, stop, self.feed.tokens_per_second(at / 1e9), losses)
+        self.frames += 1
+        return True
+
+    def _ready(self) -> bool:
+        """False while the browser still draws: pictures sent faster than they are drawn would queue up and lag behind.
+
+        Its word may not come at all (no browser, an older kernel that is busy), so it is not waited for without end.
+        """
+        return self._in_browser.is_set() or time.monotonic() - self._sent_at > _PATIENCE_S
+
+    def _say(self) -> None:
+        text = paragraphs_html([self.feed.status(), *self.feed.problems()])
+        if text != self._notes.value:
+            self._notes.value = text
+        if self.feed.ended:
+            self.controls["stop"].disabled, self.controls["stop"].description = True, "Ended"
