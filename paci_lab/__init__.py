@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paci_lab.errors import InputError, RunFailed
-from paci_lab.schedules import GPipe, OneFOneB, PACI, Schedule, ScheduleError, build_schedule, validate
+from paci_lab.schedules import PACI, GPipe, OneFOneB, Schedule, ScheduleError, build_schedule, validate
 from paci_lab.simulate import Costs, simulate
 from paci_lab.spec import TrainSpec
 from paci_lab.trace import Trace, TraceEvent

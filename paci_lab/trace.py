@@ -131,10 +131,10 @@ class Trace:
         return 1.0 - float(self.utilization().mean()) if len(self) else 0.0
 
     def steady(self) -> Trace:
-        """The part after the fill and before the drain: from the last stage's first backward to the first stage's last
-        forward. Empty when the stream is too short to have such a part."""
-        last_stage, first_stage = self.stage == self.stages - 1, self.stage == 0
-        backward = last_stage & np.isin(self.op, _BACKWARD)
+        """The part after the fill and before the drain: from the first stage's first backward to its last forward.
+        Empty when the stream is too short to have such a part."""
+        first_stage = self.stage == 0
+        backward = first_stage & np.isin(self.op, _BACKWARD)
         forward = first_stage & (self.op == _CODE["F"])
         if not backward.any() or not forward.any():
             return self._take(np.zeros(len(self), bool))

@@ -7,7 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paci_lab.commands.common import add_json_argument, add_spec_arguments, console, print_table, spec_from, write_figures
+from paci_lab.commands.common import (
+    add_json_argument,
+    add_spec_arguments,
+    print_table,
+    spec_from,
+    write_figures,
+)
 from paci_lab.commands.train import follow, gap_text
 from paci_lab.errors import InputError
 from paci_lab.schedules import schedule_classes

@@ -8,7 +8,14 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from paci_lab.commands.common import add_json_argument, add_spec_arguments, console, print_table, spec_from, write_figures
+from paci_lab.commands.common import (
+    add_json_argument,
+    add_spec_arguments,
+    console,
+    print_table,
+    spec_from,
+    write_figures,
+)
 from paci_lab.runtime.launch import Run, launch
 from paci_lab.runtime.rundir import LineTail
 

@@ -7,6 +7,7 @@ the target is reached, on SIGTERM, and when its own parent goes away: standard i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -122,7 +123,8 @@ class Agent:
         # The store serves from a thread, so it comes after the forks; port 0 lets the system choose a free one.
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
         for rank in self.ranks:
-            os.write(rank.input, f"{self.store.port}\n".encode())
+            with contextlib.suppress(BrokenPipeError):  # one that is gone already is found by `watch`
+                os.write(rank.input, f"{self.store.port}\n".encode())
         self.tails = [LineTail(run.updates_file(rank)) for rank in range(self.schedule.ranks)]
         self.gathered: dict[int, list[dict[str, Any]]] = {}  # update -> rows of the stages that have made it
         self.requests: list[dict[str, Any]] = []  # snapshots to evaluate, oldest first
@@ -202,13 +204,15 @@ class Agent:
             return
         *lines, self.answers = self.answers.split(b"\n")
         for line in lines:
+            if self.reached:
+                return
             answer = json.loads(line)
             if not math.isfinite(answer["val_loss"]):
                 self.not_finite = answer
                 return
             if (when := self.asked.pop(answer["update"], None)) is not None:
                 self.write_metrics({**when, "val_loss": answer["val_loss"]})
-                self.reached |= self.spec.target_loss is not None and answer["val_loss"] <= self.spec.target_loss
+                self.reached = self.spec.target_loss is not None and answer["val_loss"] <= self.spec.target_loss
 
     # -- ends -----------------------------------------------------------------------------------------------------
     def diagnose(self) -> dict[str, Any]:

@@ -37,11 +37,13 @@ def self_test(device: str = "cpu") -> None:
         torch.manual_seed(0)
         linear, norm = nn.Linear(4, 4).to(device), nn.LayerNorm(4).to(device)
         parameters = [*linear.parameters(), *norm.parameters()]
-        optimizer = torch.optim.SGD(parameters, lr=0.5, foreach=True)
+        optimizer = torch.optim.SGD(parameters, lr=0.25, foreach=True)
         x = torch.randn(2, 4).to(device).requires_grad_()
+        # Without this factor the gradient of a LayerNorm's sum of squares is zero, whatever the weights.
+        mix = torch.randn(2, 4).to(device)
 
         def forward() -> torch.Tensor:
-            return norm(linear(x)).square().sum()
+            return (norm(linear(x)) * mix).square().sum()
 
         def gradient_after(step: Callable[[], object]) -> torch.Tensor:
             loss = forward()
@@ -61,8 +63,8 @@ def self_test(device: str = "cpu") -> None:
         # By hand: the stored normalised activation, and the weights as they are now.
         mean, spread = hidden.mean(1, keepdim=True), (hidden.var(1, keepdim=True, unbiased=False) + norm.eps).sqrt()
         normal = (hidden - mean) / spread
-        old_scale, old_shift = norm.weight + 0.5, norm.bias + 0.5  # undo the step of 0.5 to get the stored output
-        upstream = 2 * (normal * old_scale + old_shift) * norm.weight
+        old_scale, old_shift = norm.weight + 0.25, norm.bias + 0.25  # undo the step to get the stored output
+        upstream = 2 * (normal * old_scale + old_shift) * mix.square() * norm.weight
         through_norm = (upstream - upstream.mean(1, keepdim=True)
                         - normal * (upstream * normal).mean(1, keepdim=True)) / spread
         expected = (through_norm @ linear.weight).detach()

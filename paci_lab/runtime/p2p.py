@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,9 +27,9 @@ class PeerLost(ConnectionError):
     """The rank at the other end is gone, or the connection to it."""
 
 
-def _guarded(peer: int, action: Callable):
+def _guarded(peer: int, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     try:
-        return action()
+        return action(*arguments, **options)
     except RuntimeError as error:
         raise PeerLost(f"lost the connection to rank {peer}: {error}") from error
 
@@ -58,7 +59,7 @@ class Inbox:
         while self.unposted and len(self.posted) < AHEAD:
             buffer = self.free.pop() if self.free else torch.empty(
                 self.shape, device="cpu" if self.staged else self.device, pin_memory=self.staged)
-            work = _guarded(self.peer, lambda: dist.irecv(buffer, self.peer, group=self.group, tag=self.tag))
+            work = _guarded(self.peer, dist.irecv, buffer, self.peer, group=self.group, tag=self.tag)
             self.posted.append((buffer, work))
             self.unposted -= 1
 
@@ -100,7 +101,7 @@ class Outbox:
         if self.staged:
             message = message.cpu()
         message = message.contiguous()
-        work = _guarded(self.peer, lambda: dist.isend(message, self.peer, group=self.group, tag=self.tag))
+        work = _guarded(self.peer, dist.isend, message, self.peer, group=self.group, tag=self.tag)
         self.sent.append((message, work))
         while len(self.sent) > self.in_flight + AHEAD:
             self._wait_for_oldest()

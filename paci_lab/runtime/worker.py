@@ -25,7 +25,7 @@ from paci_lab.runtime.recorder import Recorder, read_now
 from paci_lab.runtime.rundir import RunDir, write_json
 from paci_lab.runtime.stage import NonFiniteLoss, Stage
 from paci_lab.runtime.timing import make_timer
-from paci_lab.schedules import Op, inputs_of
+from paci_lab.schedules import Op
 
 __all__ = ["PEER_LOST_EXIT", "Worker", "main", "run_as_child"]
 
