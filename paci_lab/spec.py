@@ -28,8 +28,8 @@ def _field(default: Any, check: str, help: str) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def _whole(low: int):
-    return lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= low
+def _whole(low: int, high: float = math.inf):
+    return lambda v: isinstance(v, int) and not isinstance(v, bool) and low <= v <= high
 
 
 def _number(low: float, high: float = math.inf, *, open_low: bool = False):
@@ -50,10 +50,12 @@ def _one_of(*values: str):
     return lambda v: v in values
 
 
+_MOST = 10**8  # micro-batches in a run: every rank counts their tokens before it starts
+
 # kind of value -> (is it one, the allowed range in words, the fix)
 _CHECKS: dict[str, tuple[Any, str, str]] = {
-    "count": (_whole(1), "a whole number from 1", "give at least 1"),
-    "optional count": (_optional(_whole(1)), "a whole number from 1", "give at least 1, or leave it out"),
+    "count": (_whole(1, 10**6), "a whole number from 1 to 1,000,000", "give at least 1"),
+    "optional count": (_optional(_whole(1, _MOST)), f"a whole number from 1 to {_MOST:,}", "give at least 1, or leave it out"),
     "count or none": (_whole(0), "a whole number from 0", "use 0 for none"),
     "rate": (_number(0, open_low=True), "a number above 0", "try 0.001"),
     "share": (_number(0, 1), "a number from 0 to 1", "try 0.1"),
@@ -132,6 +134,9 @@ class TrainSpec:
                 raise InputError(field.name, value, allowed, fix)
         if self.updates is not None and self.microbatches is not None:
             raise InputError("updates", self.updates, "either updates or microbatches", "leave one of them out")
+        if self.total_microbatches > _MOST:
+            raise InputError("updates", self.updates, f"at most {_MOST:,} micro-batches in the run, updates * window",
+                             "train in several runs")
         for name in ("pace_forward_ms", "pace_backward_ms"):
             value = getattr(self, name)
             if isinstance(value, list) and len(value) != self.stages:

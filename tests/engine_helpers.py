@@ -53,7 +53,8 @@ def assert_run_is_replay(run: paci_lab.Run) -> paci_lab.Replay:
     assert [row["learning_rate"] for row in found.metrics()] == [record.learning_rate for record in exact.updates[0]]
     for rank, records in enumerate(exact.updates):
         assert [(r["update"], r["tokens"], r["grad_norm"]) for r in found.updates(rank)] == [
-            (r.update, r.tokens, r.grad_norm) for r in records]
+            (r.update, r.tokens, r.grad_norm) for r in records
+        ]
     assert_trace_is_simulated(run.trace(), run.spec)
     assert_trace_is_simulated(exact.trace, run.spec)
     return exact
@@ -106,20 +107,20 @@ def processes_of(path: Path) -> dict[int, str]:
     return found
 
 
-def rank_pid(path: Path, rank: int) -> int:
-    """Process id of a rank: the one whose standard error is that rank's log."""
-    log = f"{path}/log/rank{rank}.log"
+def pid_of(path: Path, name: str) -> int:
+    """Process id of "rank0", "agent" or "evaluator" of the run at `path`: whose standard error is its log."""
+    log = f"{path}/log/{name}.log"
 
     def find() -> int | None:
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 if os.readlink(folder / "fd" / "2") == log:
                     return int(folder.name)
-            except OSError:
+            except OSError:  # it ended while we looked, or belongs to somebody else
                 continue
         return None
 
-    return wait_until(find, what=f"the start of rank {rank}")
+    return wait_until(find, what=f"the start of {name}")
 
 
 def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:

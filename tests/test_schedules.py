@@ -14,10 +14,10 @@ import pytest
 from paci_lab import schedules
 from paci_lab.errors import InputError
 from paci_lab.schedules import (
+    PACI,
     GPipe,
     OneFOneB,
     Op,
-    PACI,
     Schedule,
     ScheduleError,
     build_schedule,
@@ -65,7 +65,7 @@ class SplitBackward(OneFOneB):
                 yield Op(rank, "W", op.microbatch)
 
 
-# -- operations ------------------------------------------------------------------------------------------------------
+# -- operations ------------------------------
 
 
 def test_an_operation_and_its_text_form_are_one():
@@ -82,7 +82,7 @@ def test_what_is_no_operation_is_refused_by_name(wrong):
     assert repr(wrong) in str(refusal.value)
 
 
-# -- the built-in schedules ------------------------------------------------------------------------------------------
+# -- the built-in schedules ------------------------------
 
 
 def test_gpipe_runs_all_forwards_then_all_backwards():
@@ -120,7 +120,9 @@ def test_every_built_in_schedule_is_valid():
             for window in range(1, 10):
                 for microbatches in {1, window, 2 * window + 1, 2 * window + stages}:
                     for slack in (0, 1, stages) if cls is PACI else (0,):
-                        schedule = build_schedule(name, stages=stages, microbatches=microbatches, window=window, slack=slack)
+                        schedule = build_schedule(
+                            name, stages=stages, microbatches=microbatches, window=window, slack=slack
+                        )
                         validate(schedule)
                         checked += 1
     assert checked > 1000
@@ -128,8 +130,12 @@ def test_every_built_in_schedule_is_valid():
 
 def test_held_forwards_reach_the_limit_and_no_more():
     for stages in (1, 2, 4, 8):
-        for schedule in (OneFOneB(stages=stages, microbatches=40, window=20), PACI(stages=stages, microbatches=40, window=3),
-                         PACI(stages=stages, microbatches=40, window=3, slack=5), GPipe(stages=stages, microbatches=40, window=8)):
+        for schedule in (
+            OneFOneB(stages=stages, microbatches=40, window=20),
+            PACI(stages=stages, microbatches=40, window=3),
+            PACI(stages=stages, microbatches=40, window=3, slack=5),
+            GPipe(stages=stages, microbatches=40, window=8),
+        ):
             limits = [schedule.in_flight(stage) for stage in range(stages)]
             assert simulate(schedule).in_flight_peak() == limits
             if schedule.name != "gpipe" and not getattr(schedule, "slack", 0):
@@ -152,7 +158,7 @@ def test_sizes_that_are_none_are_refused(field, value):
     assert refusal.value.what == field and refusal.value.value == value
 
 
-# -- refusals --------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------
 
 GOOD = ("0F0 0F1 0B0 0B1 0U0", "1F0 1B0 1F1 1B1 1U0")
 
@@ -170,19 +176,22 @@ def test_the_schedule_that_the_broken_ones_differ_from_is_valid():
     validate(Written(lines=GOOD, stages=2, microbatches=2, window=2))
 
 
-@pytest.mark.parametrize("code, op, first, second", [
-    ("placement", "1F0", "1F0 0F1 0B0 0B1 0U0", None),  # held by the other rank
-    ("placement", "2F0", "2F0 0F1 0B0 0B1 0U0", None),  # no such stage
-    ("placement", "0F2", "0F0 0F1 0F2 0B0 0B1 0U0", None),  # no such micro-batch
-    ("repeated", "0F0", "0F0 0F0 0B0 0B1 0U0", None),
-    ("repeated", "1B0", None, "1F0 1B0 1B0 1F1 1B1 1U0"),
-    ("order", "1B0", None, "1B0 1F0 1F1 1B1 1U0"),
-    ("deadlock", "0B0", "0F0 0B0 0F1 0B1 0U0", "1F0 1F1 1B0 1B1 1U0"),
-    ("window", "1U0", None, "1F0 1B0 1U0 1F1 1B1"),  # too early: half of its window
-    ("window", "0U1", "0F0 0F1 0B0 0B1 0U1", None),  # the wrong number
-    ("window", "0U0", "0F0 0F1 0B0 0U0", None),  # a backward of its window is missing
-    ("message order", "1F1", None, "1F1 1F0 1B0 1B1 1U0"),
-])
+@pytest.mark.parametrize(
+    "code, op, first, second",
+    [
+        ("placement", "1F0", "1F0 0F1 0B0 0B1 0U0", None),  # held by the other rank
+        ("placement", "2F0", "2F0 0F1 0B0 0B1 0U0", None),  # no such stage
+        ("placement", "0F2", "0F0 0F1 0F2 0B0 0B1 0U0", None),  # no such micro-batch
+        ("repeated", "0F0", "0F0 0F0 0B0 0B1 0U0", None),
+        ("repeated", "1B0", None, "1F0 1B0 1B0 1F1 1B1 1U0"),
+        ("order", "1B0", None, "1B0 1F0 1F1 1B1 1U0"),
+        ("deadlock", "0B0", "0F0 0B0 0F1 0B1 0U0", "1F0 1F1 1B0 1B1 1U0"),
+        ("window", "1U0", None, "1F0 1B0 1U0 1F1 1B1"),  # too early: half of its window
+        ("window", "0U1", "0F0 0F1 0B0 0B1 0U1", None),  # the wrong number
+        ("window", "0U0", "0F0 0F1 0B0 0U0", None),  # a backward of its window is missing
+        ("message order", "1F1", None, "1F1 1F0 1B0 1B1 1U0"),
+    ],
+)
 def test_a_broken_rule_is_named_and_drawn(code, op, first, second):
     error = broken(code, first, second)
     assert str(error.op) == op
@@ -192,11 +201,14 @@ def test_a_broken_rule_is_named_and_drawn(code, op, first, second):
     assert f"[{op}]" in error.grid
 
 
-@pytest.mark.parametrize("op, first, second", [
-    ("0B1", "0F0 0B0 0U0 0F1", "1F0 1B0 1U0 1F1 1B1 1U1"),
-    ("1U1", "0F0 0B0 0U0 0F1 0B1 0U1", "1F0 1B0 1U0 1F1 1B1"),
-    ("0W1", "0F0 0I0 0W0 0U0 0F1 0I1", "1F0 1B0 1U0 1F1 1B1 1U1"),
-])
+@pytest.mark.parametrize(
+    "op, first, second",
+    [
+        ("0B1", "0F0 0B0 0U0 0F1", "1F0 1B0 1U0 1F1 1B1 1U1"),
+        ("1U1", "0F0 0B0 0U0 0F1 0B1 0U1", "1F0 1B0 1U0 1F1 1B1"),
+        ("0W1", "0F0 0I0 0W0 0U0 0F1 0I1", "1F0 1B0 1U0 1F1 1B1 1U1"),
+    ],
+)
 def test_what_never_runs_is_forgotten(op, first, second):
     """It has no place in the grid, which shows the last slots instead."""
     error = broken("forgotten", first, second, window=1)
@@ -212,7 +224,9 @@ def test_a_backward_on_weights_too_new_breaks_the_version_rule():
 
 def test_more_forwards_than_the_limit_are_refused():
     error = broken("in-flight", limit=1)
-    assert str(error.op) == "0F1" and "stage 0 would hold 2 unresolved forwards, more than its limit of 1" in error.reason
+    assert (
+        str(error.op) == "0F1" and "stage 0 would hold 2 unresolved forwards, more than its limit of 1" in error.reason
+    )
 
 
 def test_a_deadlock_says_who_waits_for_whom():
@@ -231,7 +245,7 @@ def test_the_grid_shows_the_last_slots_around_a_late_fault():
     assert "[1B29]" in rows[1]
 
 
-# -- split backward --------------------------------------------------------------------------------------------------
+# -- split backward ------------------------------
 
 
 def test_a_split_backward_is_valid_and_shortens_the_drain():
@@ -258,6 +272,8 @@ def test_the_package_imports_the_standard_library_only():
             for name in names:
                 own = name == "paci_lab.errors" or name.startswith("paci_lab.schedules")
                 assert own or name.split(".")[0] in sys.stdlib_module_names, f"{path.name} imports {name}"
-    code = ("import sys, paci_lab; paci_lab.simulate(paci_lab.PACI(stages=4, microbatches=9, window=2)); "
-            "paci_lab.TrainSpec(); assert not {'torch', 'plotly'} & set(sys.modules)")
+    code = (
+        "import sys, paci_lab; paci_lab.simulate(paci_lab.PACI(stages=4, microbatches=9, window=2)); "
+        "paci_lab.TrainSpec(); assert not {'torch', 'plotly'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

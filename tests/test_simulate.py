@@ -27,7 +27,7 @@ def round_ns(schedule: Schedule, costs: Costs) -> int:
     return int(starts[middle + schedule.stages] - starts[middle])
 
 
-# -- published check values --------------------------------------------------------------------------------------------
+# -- published check values ------------------------------
 
 
 @pytest.mark.parametrize("forward, backward, makespan", [(1, 2, 33), (1, 1, 22)])
@@ -71,7 +71,7 @@ def test_paci_fills_and_drains_once():
         assert trace.in_flight_peak() == [4, 3, 2, 1]
 
 
-# -- latency and slack -------------------------------------------------------------------------------------------------
+# -- latency and slack ------------------------------
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 8])
@@ -113,7 +113,7 @@ def test_slack_costs_activations_and_version_gap():
     assert trace.gap_shares(0) == {1: 0.5, 2: 0.5}  # mean (N-1-s+share)/a = 6/4
 
 
-# -- version gaps ------------------------------------------------------------------------------------------------------
+# -- version gaps ------------------------------
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
@@ -132,7 +132,9 @@ def test_the_version_gap_is_bounded_and_its_mean_is_known(stages, window, slack)
     assert trace.version_gap_max()[-1] == 0
 
 
-@pytest.mark.parametrize("window, shares", [(4, {1: 0.25, 2: 0.75}), (8, {0: 0.125, 1: 0.875}), (16, {0: 0.5625, 1: 0.4375})])
+@pytest.mark.parametrize(
+    "window, shares", [(4, {1: 0.25, 2: 0.75}), (8, {0: 0.125, 1: 0.875}), (16, {0: 0.5625, 1: 0.4375})]
+)
 def test_gap_shares_of_8_stages(window, shares):
     trace = simulate(PACI(stages=8, microbatches=64 * window, window=window))
     assert trace.gap_shares(0) == pytest.approx(shares, abs=1e-12)
@@ -145,7 +147,7 @@ def test_a_window_of_one_is_naive_asynchronous_1f1b():
         assert trace.gap_shares(stage) == {7 - stage: 1.0}
 
 
-# -- speed-up ----------------------------------------------------------------------------------------------------------
+# -- speed-up ------------------------------
 
 
 @pytest.mark.parametrize("window, speed_up", [(4, 2.75), (8, 1.875), (16, 1.4375)])
@@ -159,7 +161,7 @@ def test_paci_over_flush_is_m_plus_n_minus_1_over_m_in_the_steady_state(window, 
     assert 64 * one_update / whole.makespan_ns == pytest.approx(64 * (window + 7) / (64 * window + 7), abs=1e-12)
 
 
-# -- what else costs ---------------------------------------------------------------------------------------------------
+# -- what else costs ------------------------------
 
 
 def longest_path(schedule: Schedule, costs: Costs) -> dict:
@@ -175,21 +177,29 @@ def longest_path(schedule: Schedule, costs: Costs) -> dict:
         left = []
         for op in pending:
             needed = inputs_of(op, schedule.stages)[1]
-            needed = needed and next(other for other in (op._replace(stage=needed[0], kind="F" if needed[1] == "F" else "B"),))
+            if needed:  # a gradient is made by a whole backward here
+                needed = op._replace(stage=needed[0], kind="F" if needed[1] == "F" else "B")
             if (op in before and before[op] not in times) or (needed and needed not in times):
                 left.append(op)
                 continue
-            start = max(times[before[op]][1] if op in before else 0.0,
-                        times[needed][1] + costs.latency_ms * MS if needed else 0.0)
+            start = max(
+                times[before[op]][1] if op in before else 0.0,
+                times[needed][1] + costs.latency_ms * MS if needed else 0.0,
+            )
             times[op] = start, start + duration[op.kind][op.stage]
         pending = left
     return times
 
 
 def test_the_simulator_agrees_with_the_definition():
-    """Different costs on every stage, latency, updates and a straggler at once; sizes cost nothing, so no link is busy."""
-    costs = Costs(forward_ms=[1, 2, 0.5, 1.25], backward_ms=[2, 2.5, 3, 1], update_ms=[0.5, 0, 1, 0.25], latency_ms=0.75,
-                  stragglers={2: 1.5})
+    """Different costs on every stage, latency, updates and a straggler; size costs nothing, so no link is busy."""
+    costs = Costs(
+        forward_ms=[1, 2, 0.5, 1.25],
+        backward_ms=[2, 2.5, 3, 1],
+        update_ms=[0.5, 0, 1, 0.25],
+        latency_ms=0.75,
+        stragglers={2: 1.5},
+    )
     for cls in (GPipe, OneFOneB, PACI):
         for window in (1, 3, 8):
             schedule = cls(stages=4, microbatches=13, window=window)
@@ -240,7 +250,9 @@ def test_a_link_that_is_fast_enough_costs_its_transfer_time_as_latency():
     schedule = PACI(stages=4, microbatches=80, window=4)
     sized = Costs(message_mb=1, bandwidth_mb_per_ms=4, latency_ms=0.25)
     assert simulate(schedule, sized).makespan_ns == simulate(schedule, Costs(latency_ms=0.5)).makespan_ns
-    assert simulate(schedule, Costs(message_mb=0, bandwidth_mb_per_ms=1e-9)).makespan_ns == simulate(schedule).makespan_ns
+    assert (
+        simulate(schedule, Costs(message_mb=0, bandwidth_mb_per_ms=1e-9)).makespan_ns == simulate(schedule).makespan_ns
+    )
 
 
 def test_jitter_keeps_the_mean_and_is_the_same_for_the_same_seed():
@@ -263,20 +275,37 @@ def test_jitter_changes_no_version_gap():
 
 
 def test_one_stage_never_waits():
-    for schedule in (flush(1, 6, 3), PACI(stages=1, microbatches=6, window=3), GPipe(stages=1, microbatches=6, window=3)):
+    for schedule in (
+        flush(1, 6, 3),
+        PACI(stages=1, microbatches=6, window=3),
+        GPipe(stages=1, microbatches=6, window=3),
+    ):
         trace = simulate(schedule, Costs(latency_ms=5, update_ms=0.5))
         assert trace.makespan_ns == (6 * 3 + 2 * 0.5) * MS
         assert trace.bubble_fraction() == 0
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------
 
 
-@pytest.mark.parametrize("field, value", [
-    ("forward_ms", -1), ("backward_ms", [1, -2]), ("update_ms", float("inf")), ("latency_ms", float("nan")),
-    ("jitter", -0.1), ("message_mb", -1), ("bandwidth_mb_per_ms", 0), ("stragglers", {1: -2}), ("forward_ms", "fast"),
-    ("latency_ms", [1, 2]), ("forward_ms", None), ("forward_ms", []), ("jitter", True),
-])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("forward_ms", -1),
+        ("backward_ms", [1, -2]),
+        ("update_ms", float("inf")),
+        ("latency_ms", float("nan")),
+        ("jitter", -0.1),
+        ("message_mb", -1),
+        ("bandwidth_mb_per_ms", 0),
+        ("stragglers", {1: -2}),
+        ("forward_ms", "fast"),
+        ("latency_ms", [1, 2]),
+        ("forward_ms", None),
+        ("forward_ms", []),
+        ("jitter", True),
+    ],
+)
 def test_impossible_costs_are_refused(field, value):
     with pytest.raises(InputError) as refusal:
         Costs(**{field: value})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from paci_lab import PACI, Costs, InputError, OneFOneB, Trace, TraceEvent, simulate
@@ -49,13 +48,12 @@ def test_the_part_between_two_moments_cuts_events_at_its_ends():
     assert part.stages == 2 and part.source == "by hand"
 
 
-def test_steady_is_from_the_last_stages_first_backward_to_the_first_stages_last_forward():
+def test_steady_is_from_the_first_stages_first_backward_to_its_last_forward():
     trace = simulate(PACI(stages=4, microbatches=50, window=5), Costs(forward_ms=1, backward_ms=2))
     steady = trace.steady()
-    assert steady.start_ns.min() == 4_000_000
+    assert steady.start_ns.min() == (4 * 1 + 3 * 2) * 1_000_000  # when the pipeline is full
     assert steady.end_ns.max() == trace.of_kind("F").end_ns[trace.of_kind("F").stage == 0].max()
-    # The earlier stages still stand in the fill while the last one begins: N-1-s times F+B-1 ms of 144 ms.
-    np.testing.assert_allclose(trace.steady_utilization(), [1 - 6 / 144, 1 - 4 / 144, 1 - 2 / 144, 1], atol=1e-9)
+    assert trace.steady_utilization().tolist() == [1.0, 1.0, 1.0, 1.0]
     assert trace.utilization().max() < 0.95
     # A stream too short to have a steady part has none, and says so with zeros.
     short = simulate(OneFOneB(stages=4, microbatches=2, window=2))
@@ -75,8 +73,12 @@ def test_a_split_backward_holds_until_its_second_half():
 
 
 def test_gaps_need_a_forward_and_a_backward():
-    events = [TraceEvent(0, 0, "F", 0, 0, 1, 3, 0), TraceEvent(0, 0, "F", 1, 1, 2, 3, 0), TraceEvent(0, 0, "B", 0, 2, 3, 5, 0),
-              TraceEvent(0, 0, "B", 7, 3, 4, 5, 0)]
+    events = [
+        TraceEvent(0, 0, "F", 0, 0, 1, 3, 0),
+        TraceEvent(0, 0, "F", 1, 1, 2, 3, 0),
+        TraceEvent(0, 0, "B", 0, 2, 3, 5, 0),
+        TraceEvent(0, 0, "B", 7, 3, 4, 5, 0),
+    ]
     trace = Trace(events, source="by hand")
     assert trace.version_gaps(0) == {0: 2}
     assert trace.version_gap_max() == [2] and trace.version_gap_mean() == [2.0]
@@ -89,13 +91,21 @@ def test_gap_shares_of_a_stream_too_short_for_them_are_empty():
 def test_an_empty_trace_answers_everything():
     trace = Trace([], source="nothing", stages=3)
     assert trace.makespan_ns == trace.begin_ns == 0 and trace.bubble_fraction() == 0.0
-    for per_stage in (trace.utilization(), trace.steady_utilization(), trace.busy_ns(), trace.waiting_ns(), trace.version_gap_max(),
-                      trace.version_gap_mean(), trace.in_flight_peak(), trace.updates()):
+    for per_stage in (
+        trace.utilization(),
+        trace.steady_utilization(),
+        trace.busy_ns(),
+        trace.waiting_ns(),
+        trace.version_gap_max(),
+        trace.version_gap_mean(),
+        trace.in_flight_peak(),
+        trace.updates(),
+    ):
         assert list(per_stage) == [0, 0, 0]
     assert list(trace) == [] and trace.version_gaps(0) == {} and trace.gap_shares(0) == {}
 
 
-# -- files -----------------------------------------------------------------------------------------------------------
+# -- files ------------------------------
 
 
 def test_a_trace_comes_back_from_its_file(tmp_path):
@@ -133,11 +143,20 @@ def test_a_reader_goes_on_where_it_stopped(tmp_path):
     assert read_events(path, offset=offset) == list(Trace(EVENTS, source="by hand"))[5:]
 
 
-@pytest.mark.parametrize("line", [
-    "not json", "[]", "{}", '{"stage": 0}', json.dumps({**EVENTS[0]._asdict(), "op": "Z"}),
-    json.dumps({**EVENTS[0]._asdict(), "stage": "0"}), json.dumps({**EVENTS[0]._asdict(), "start_ns": 1.5}),
-    json.dumps({**EVENTS[0]._asdict(), "end_ns": 2**70}), json.dumps({**EVENTS[0]._asdict(), "more": 1}),
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "not json",
+        "[]",
+        "{}",
+        '{"stage": 0}',
+        json.dumps({**EVENTS[0]._asdict(), "op": "Z"}),
+        json.dumps({**EVENTS[0]._asdict(), "stage": "0"}),
+        json.dumps({**EVENTS[0]._asdict(), "start_ns": 1.5}),
+        json.dumps({**EVENTS[0]._asdict(), "end_ns": 2**70}),
+        json.dumps({**EVENTS[0]._asdict(), "more": 1}),
+    ],
+)
 def test_a_line_that_is_no_event_is_refused_with_its_place(tmp_path, line):
     path = tmp_path / "rank0.jsonl"
     path.write_text(json.dumps(EVENTS[0]._asdict()) + "\n" + line + "\n")

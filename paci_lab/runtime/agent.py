@@ -177,9 +177,8 @@ class Agent:
 
     def complete(self, update: int, rows: list[dict[str, Any]]) -> None:
         """All stages have made `update`: one line of metrics, and a snapshot to evaluate if they saved one."""
-        losses = next(row["losses"] for row in rows if row["losses"])
         when = {"time_s": max(row["end_ns"] for row in rows) / 1e9, "tokens": rows[0]["tokens"], "update": update}
-        self.write_metrics({**when, "train_loss": sum(losses) / len(losses),
+        self.write_metrics({**when, "train_loss": next(row["train_loss"] for row in rows if row["losses"]),
                             "grad_norm": sum(row["grad_norm"] ** 2 for row in rows) ** 0.5,
                             "learning_rate": rows[0]["learning_rate"]})
         if all(row["snapshot"] for row in rows):

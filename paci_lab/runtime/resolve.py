@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from paci_lab.data import open_data
@@ -45,13 +47,17 @@ def resolve(spec: TrainSpec) -> TrainSpec:
                     weight_decay=spec.weight_decay, implementation=spec.optimizer_implementation,
                     options=optimizer_options(spec))
     schedule = spec.build_schedule()
-    # Long streams repeat themselves: the fill, some windows and the drain show every fault there can be.
-    validate(schedule.shortened(4 * schedule.window + 4 * schedule.stages + 2 * spec.slack))
+    # Long streams repeat themselves: the fill, some windows and the drain show every fault there can be. A window of
+    # thousands would make even that long, and is in itself only more of the same.
+    window = min(schedule.window, max(512, 2 * schedule.stages))
+    validate(dataclasses.replace(schedule, window=window).shortened(4 * window + 4 * schedule.stages + 2 * spec.slack))
     return spec
 
 
 def _device(spec: TrainSpec) -> tuple[str, str]:
-    if spec.device == "cpu":
+    if spec.paced and spec.device == "cuda":
+        raise InputError("device", "cuda", "cpu for paced devices: a GPU runs at its own speed", "use device cpu, or pace 0")
+    if spec.device == "cpu" or spec.paced:
         gpus = 0
     else:
         gpus = torch.cuda.device_count()

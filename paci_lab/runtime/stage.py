@@ -37,6 +37,7 @@ class UpdateRecord(NamedTuple):
         tokens: tokens of the whole stream up to and including its window.
         learning_rate: the rate it stepped with.
         grad_norm: 2-norm of this stage's gradient, the mean over the window's tokens.
+        train_loss: on the last stage the mean loss per token of the window, elsewhere None.
         losses: on the last stage the mean loss per token of every micro-batch of the window, elsewhere empty.
     """
 
@@ -44,6 +45,7 @@ class UpdateRecord(NamedTuple):
     tokens: int
     learning_rate: float
     grad_norm: float
+    train_loss: float | None
     losses: list[float]
 
 
@@ -108,7 +110,9 @@ class Stage:
         guarded_step(self.optimizer.step, self.optimizer.parameters)
         self.optimizer.zero_grad()
         self.version += 1
-        return UpdateRecord(update, self.tokens, spec.learning_rate * factor, norm, [loss for _, loss in losses])
+        total = sum(loss * self.data.train_tokens(microbatch) for microbatch, loss in losses)
+        train_loss = total / max(self.window_tokens(update), 1) if self.last else None
+        return UpdateRecord(update, self.tokens, spec.learning_rate * factor, norm, train_loss, [loss for _, loss in losses])
 
     # -- their parts ----------------------------------------------------------------------------------------------
     def _run_layers(self, activation: Tensor, microbatch: int) -> Tensor:

@@ -144,7 +144,8 @@ class Worker:
             ended.append(time.monotonic_ns() - self.begin_ns)
         self.recorder.update({
             "stage": stage.stage, "update": update, "end_ns": ended[0], "tokens": record.tokens,
-            "learning_rate": record.learning_rate, "grad_norm": record.grad_norm, "losses": record.losses,
+            "learning_rate": record.learning_rate, "grad_norm": record.grad_norm,
+            "train_loss": record.train_loss, "losses": record.losses,
             "snapshot": snapshot, "peak_memory_bytes": _peak_memory(self.device), "pace_overruns": self.timer.overruns,
             "weight_copies": stage.weight_copies})
 
