@@ -20,8 +20,17 @@ from paci_lab.simulate import simulate
 from paci_lab.spec import TrainSpec
 
 MODEL = "gpt:blocks=8,width=1024,heads=16,context=512"
-BASE = TrainSpec(model=MODEL, microbatch_size=8, window=8, microbatches=64, device="cuda", learning_rate=3e-4,
-                 optimizer="adamw", validation_batches=2, evaluate="after")
+BASE = TrainSpec(
+    model=MODEL,
+    microbatch_size=8,
+    window=8,
+    microbatches=64,
+    device="cuda",
+    learning_rate=3e-4,
+    optimizer="adamw",
+    validation_batches=2,
+    evaluate="after",
+)
 """Large enough that a stage computes for milliseconds, small enough for a few minutes in all."""
 
 
@@ -52,16 +61,39 @@ def main() -> int:
                 held = result["in_flight_peak"] == ideal.in_flight_peak()
                 if (consistent and distance > 1e-2) or not gaps or not held:
                     wrong.append(run.path.name)
-                rows.append([
-                    f"{schedule}, {stages} stages", result["backend"], f"{result['tokens_per_second']:,.0f}",
-                    f"{max(result['utilization']):.2f}", f"{distance:.2g}" + ("" if consistent else " (asynchronous)"),
-                    "equal" if gaps else "DIFFER", "equal" if held else "DIFFER", f"{max(result['weight_copies']):g}",
-                    f"{sum(result['peak_memory_bytes']) / 2**20:,.0f}"])
-                figures.append({"name": run.path.name, "loss_distance": distance, "gaps_equal": gaps, "held_equal": held, **result})
+                rows.append(
+                    [
+                        f"{schedule}, {stages} stages",
+                        result["backend"],
+                        f"{result['tokens_per_second']:,.0f}",
+                        f"{max(result['utilization']):.2f}",
+                        f"{distance:.2g}" + ("" if consistent else " (asynchronous)"),
+                        "equal" if gaps else "DIFFER",
+                        "equal" if held else "DIFFER",
+                        f"{max(result['weight_copies']):g}",
+                        f"{sum(result['peak_memory_bytes']) / 2**20:,.0f}",
+                    ]
+                )
+                figures.append(
+                    {"name": run.path.name, "loss_distance": distance, "gaps_equal": gaps, "held_equal": held, **result}
+                )
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(gpus))
-    print_table(f"{gpus} GPU: {names}; {MODEL}, fp32, torch {torch.__version__}",
-                ["run", "backend", "tokens/s", "busiest stage", "loss distance to 1 stage", "gaps", "in flight", "weight copies",
-                 "memory of all stages, MiB"], rows, left=2)
+    print_table(
+        f"{gpus} GPU: {names}; {MODEL}, fp32, torch {torch.__version__}",
+        [
+            "run",
+            "backend",
+            "tokens/s",
+            "busiest stage",
+            "loss distance to 1 stage",
+            "gaps",
+            "in flight",
+            "weight copies",
+            "memory of all stages, MiB",
+        ],
+        rows,
+        left=2,
+    )
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(figures, indent=1))
     for name in wrong:

@@ -1,8 +1,8 @@
 """PACI Lab: pipeline-parallel training that can be seen, measured and tuned.
 
-    import paci_lab
-    run = paci_lab.launch(paci_lab.TrainSpec(schedule="paci", stages=4, window=8))
-    run.wait()
+import paci_lab
+run = paci_lab.launch(paci_lab.TrainSpec(schedule="paci", stages=4, window=8))
+run.wait()
 """
 
 from __future__ import annotations
@@ -20,13 +20,35 @@ if TYPE_CHECKING:
     from paci_lab.runtime.launch import Run, launch, open_run
 
 __all__ = [
-    "Costs", "GPipe", "InputError", "OneFOneB", "PACI", "Replay", "Run", "RunFailed", "Schedule", "ScheduleError", "Trace",
-    "TraceEvent", "TrainSpec", "build_schedule", "launch", "open_run", "replay", "simulate", "validate",
+    "Costs",
+    "GPipe",
+    "InputError",
+    "OneFOneB",
+    "PACI",
+    "Replay",
+    "Run",
+    "RunFailed",
+    "Schedule",
+    "ScheduleError",
+    "Trace",
+    "TraceEvent",
+    "TrainSpec",
+    "build_schedule",
+    "launch",
+    "open_run",
+    "replay",
+    "simulate",
+    "validate",
 ]
 
 # torch takes seconds to import, and a command that only simulates or refuses a flag need not wait for it.
-_LATER = {"Replay": "replay", "replay": "replay", "Run": "runtime.launch", "launch": "runtime.launch",
-          "open_run": "runtime.launch"}
+_LATER = {
+    "Replay": "replay",
+    "replay": "replay",
+    "Run": "runtime.launch",
+    "launch": "runtime.launch",
+    "open_run": "runtime.launch",
+}
 
 
 def __getattr__(name: str) -> Any:

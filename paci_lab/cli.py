@@ -1,4 +1,4 @@
-"""`paci-lab`: one front door. A command is one file in `commands/` with `HELP`, `EXAMPLE`, `add_arguments` and `run`."""
+"""`paci-lab`: a command is one file in `commands/` with `HELP`, `EXAMPLE`, `add_arguments` and `run`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = importlib.import_module(f"paci_lab.commands.{name}")
-        command = commands.add_parser(name, help=module.HELP, description=module.HELP, epilog=f"example:  {module.EXAMPLE}",
-                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=f"example:  {module.EXAMPLE}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     chosen = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Compare specs fairly: runs taken in turns, so that a machine that slows down slows all of them, and paired by round."""
+"""Compare specs fairly: runs in turns and paired by round, so that a machine that slows down slows all of them."""
 
 from __future__ import annotations
 
@@ -70,8 +70,13 @@ def paired_ratio(pairs: Sequence[tuple[float, float]], *, resamples: int = 2000)
     return Ratio(statistics.median(ratios), low, high, len(ratios))
 
 
-def compare(specs: Mapping[str, TrainSpec], *, rounds: int, folder: Path,
-            follow: Callable[[Run, str], dict[str, Any]] = lambda run, name: run.wait()) -> Comparison:
+def compare(
+    specs: Mapping[str, TrainSpec],
+    *,
+    rounds: int,
+    folder: Path,
+    follow: Callable[[Run, str], dict[str, Any]] = lambda run, name: run.wait(),
+) -> Comparison:
     """Run every spec once per round, the next round in the opposite order, each round with its own seed.
 
     Args:

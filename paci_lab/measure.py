@@ -37,7 +37,9 @@ class Evaluator:
         from torch import nn
 
         self.model, self.device = model, device
-        self.layers = nn.ModuleList(model.build_layer(layer, spec.seed) for layer in range(model.layers)).to(device).eval()
+        self.layers = (
+            nn.ModuleList(model.build_layer(layer, spec.seed) for layer in range(model.layers)).to(device).eval()
+        )
         self.batches = data.validation(spec.validation_batches)
 
     def __call__(self, parameters: Mapping[str, Tensor]) -> float:
@@ -72,16 +74,28 @@ def summarize(run: RunDir) -> dict[str, Any]:
     wall = max([row["end_ns"] for row in ends], default=0) / 1e9
     updates = len(metrics)
     tokens = metrics[-1]["tokens"] if metrics else 0
-    hit = next((row for row in validation if spec.target_loss is not None and row["val_loss"] <= spec.target_loss), None)
+    hit = next(
+        (row for row in validation if spec.target_loss is not None and row["val_loss"] <= spec.target_loss), None
+    )
     traced = len(trace) > 0
     utilization = trace.utilization().tolist() if traced else None
     return {
-        "schema": SCHEMA, "schedule": spec.schedule, "stages": spec.stages, "window": spec.window, "slack": spec.slack,
-        "updates": updates, "microbatch_size": spec.microbatch_size, "optimizer": spec.optimizer,
-        "learning_rate": spec.learning_rate, "seed": spec.seed,
+        "schema": SCHEMA,
+        "schedule": spec.schedule,
+        "stages": spec.stages,
+        "window": spec.window,
+        "slack": spec.slack,
+        "updates": updates,
+        "microbatch_size": spec.microbatch_size,
+        "optimizer": spec.optimizer,
+        "learning_rate": spec.learning_rate,
+        "seed": spec.seed,
         "device_kind": "cpu-paced" if spec.paced and spec.device == "cpu" else spec.device,
-        "backend": spec.backend, "precision": "fp32",
-        "tokens": tokens, "wall_time_s": wall, "tokens_per_second": tokens / wall if wall else 0.0,
+        "backend": spec.backend,
+        "precision": "fp32",
+        "tokens": tokens,
+        "wall_time_s": wall,
+        "tokens_per_second": tokens / wall if wall else 0.0,
         "utilization": utilization,
         "steady_utilization": trace.steady_utilization().tolist() if traced else None,
         "bubble_fraction": trace.bubble_fraction() if traced else None,
@@ -94,7 +108,8 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "final_train_loss": metrics[-1]["train_loss"] if metrics else None,
         "final_val_loss": validation[-1]["val_loss"] if validation else None,
         "best_val_loss": min((row["val_loss"] for row in validation), default=None),
-        "target_loss": spec.target_loss, "reached": None if spec.target_loss is None else hit is not None,
+        "target_loss": spec.target_loss,
+        "reached": None if spec.target_loss is None else hit is not None,
         "time_to_target_s": hit["time_s"] if hit else None,
         "updates_to_target": hit["update"] + 1 if hit else None,
         "tokens_to_target": hit["tokens"] if hit else None,

@@ -50,8 +50,11 @@ def turns(schedule: Schedule) -> Iterator[list[tuple[int, Op]]]:
     pending = [next(stream, None) for stream in streams]
     made: set[tuple[int, str, int]] = set()
     while any(op is not None for op in pending):
-        round_ = [(rank, op) for rank, op in enumerate(pending) if op is not None and
-                  ((needed := inputs_of(op, schedule.stages)[1]) is None or needed in made)]
+        round_ = [
+            (rank, op)
+            for rank, op in enumerate(pending)
+            if op is not None and ((needed := inputs_of(op, schedule.stages)[1]) is None or needed in made)
+        ]
         if not round_:
             raise AssertionError("deadlock: validate the schedule first")
         yield round_

@@ -57,17 +57,24 @@ class Costs:
                 numbers = list(value.values()) if isinstance(value, Mapping) else [value]
             else:
                 numbers = value if field.name in per_stage and isinstance(value, list | tuple) and value else [value]
-            if not all(isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < float("inf") for n in numbers):
+            if not all(
+                isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < float("inf") for n in numbers
+            ):
                 raise InputError(field.name, value, "numbers from 0", "costs cannot be negative or infinite")
         if self.bandwidth_mb_per_ms == 0:
-            raise InputError("bandwidth_mb_per_ms", 0, "a number above 0", "use message_mb=0 to leave size out of account")
+            raise InputError(
+                "bandwidth_mb_per_ms", 0, "a number above 0", "use message_mb=0 to leave size out of account"
+            )
 
     def duration_ns(self, stages: int) -> dict[str, list[float]]:
         """Nanoseconds by kind and stage, stragglers included, jitter not."""
+
         def spread(name: str, value: PerStage) -> list[float]:
             values = list(value) if isinstance(value, list | tuple) else [value] * stages
             if len(values) != stages:
-                raise InputError(name, value, f"one number, or {stages} of them (one per stage)", "give as many as there are stages")
+                raise InputError(
+                    name, value, f"one number, or {stages} of them (one per stage)", "give as many as there are stages"
+                )
             return [v * 1e6 * self.stragglers.get(stage, 1.0) for stage, v in enumerate(values)]
 
         for stage in self.stragglers:
@@ -107,11 +114,19 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Trace:
     arrived: dict[tuple[int, str, int], float] = {}  # when a message of (stage, F | I, micro-batch) is at the neighbour
     awaited: dict[tuple[int, str, int], int] = {}  # which rank stands still for it
     columns: list[list] = [[] for _ in range(8)]
-    add_stage, add_rank, add_op, add_microbatch, add_start, add_end, add_version, add_update = (c.append for c in columns)
+    add_stage, add_rank, add_op, add_microbatch, add_start, add_end, add_version, add_update = (
+        c.append for c in columns
+    )
 
     def record(stage: int, rank: int, code: int, microbatch: int, start: float, end: float, update: int) -> None:
-        add_stage(stage); add_rank(rank); add_op(code); add_microbatch(microbatch)  # noqa: E702
-        add_start(round(start)); add_end(round(end)); add_version(version[stage]); add_update(update)  # noqa: E702
+        add_stage(stage)
+        add_rank(rank)
+        add_op(code)
+        add_microbatch(microbatch)  # noqa: E702
+        add_start(round(start))
+        add_end(round(end))
+        add_version(version[stage])
+        add_update(update)  # noqa: E702
 
     ready = list(range(schedule.ranks - 1, -1, -1))
     while ready:

@@ -1,4 +1,4 @@
-"""`TrainSpec`: everything that decides a run. The same spec gives the same losses and parameters, bit for bit on CPU."""
+"""`TrainSpec`: all that decides a run. The same spec gives the same losses and parameters, bit for bit on CPU."""
 
 from __future__ import annotations
 
@@ -33,8 +33,13 @@ def _whole(low: int, high: float = math.inf):
 
 
 def _number(low: float, high: float = math.inf, *, open_low: bool = False):
-    return lambda v: (isinstance(v, int | float) and not isinstance(v, bool) and -sys.float_info.max <= v <= sys.float_info.max
-                      and (v > low if open_low else v >= low) and v <= high)
+    return lambda v: (
+        isinstance(v, int | float)
+        and not isinstance(v, bool)
+        and -sys.float_info.max <= v <= sys.float_info.max
+        and (v > low if open_low else v >= low)
+        and v <= high
+    )
 
 
 def _per_stage(v: object) -> bool:
@@ -55,20 +60,30 @@ _MOST = 10**8  # micro-batches in a run: every rank counts their tokens before i
 # kind of value -> (is it one, the allowed range in words, the fix)
 _CHECKS: dict[str, tuple[Any, str, str]] = {
     "count": (_whole(1, 10**6), "a whole number from 1 to 1,000,000", "give at least 1"),
-    "optional count": (_optional(_whole(1, _MOST)), f"a whole number from 1 to {_MOST:,}", "give at least 1, or leave it out"),
+    "optional count": (
+        _optional(_whole(1, _MOST)),
+        f"a whole number from 1 to {_MOST:,}",
+        "give at least 1, or leave it out",
+    ),
     "count or none": (_whole(0), "a whole number from 0", "use 0 for none"),
     "rate": (_number(0, open_low=True), "a number above 0", "try 0.001"),
     "share": (_number(0, 1), "a number from 0 to 1", "try 0.1"),
     "dropout": (lambda v: _number(0)(v) and v < 1, "a number from 0 to below 1", "try 0.1, or 0 for none"),
     "optional share": (_optional(lambda v: _number(0)(v) and v < 1), "a number from 0 to below 1", "try 0.9"),
     "decay": (_number(0), "a number from 0", "try 0.1, or 0 for none"),
-    "milliseconds": (_per_stage, "milliseconds from 0 to 1e9, one number or a list with one per stage",
-                     "use 0 to let the stage run at its own speed"),
+    "milliseconds": (
+        _per_stage,
+        "milliseconds from 0 to 1e9, one number or a list with one per stage",
+        "use 0 to let the stage run at its own speed",
+    ),
     "optional loss": (_optional(_number(0, open_low=True)), "a loss above 0", "leave it out to train to the end"),
     "text": (lambda v: isinstance(v, str) and v != "", "a name", "see --help for the names"),
     "options": (lambda v: isinstance(v, Mapping), "a table of options", "write it as { name = value }"),
-    "partition": (lambda v: v == "auto" or (isinstance(v, list) and v != [] and all(map(_whole(1), v))),
-                  "auto, or a list of layers per stage such as [3, 2, 2, 3]", "use auto to let paci_lab cut the model"),
+    "partition": (
+        lambda v: v == "auto" or (isinstance(v, list) and v != [] and all(map(_whole(1), v))),
+        "auto, or a list of layers per stage such as [3, 2, 2, 3]",
+        "use auto to let paci_lab cut the model",
+    ),
     "switch": (lambda v: isinstance(v, bool), "true or false", "use true"),
     "device": (_one_of("auto", "cpu", "cuda"), "auto | cpu | cuda", "use auto"),
     "backend": (_one_of("auto", "gloo", "nccl"), "auto | gloo | nccl", "use auto"),
@@ -93,22 +108,30 @@ class TrainSpec:
     stages: int = _field(2, "count", "pipeline stages, one process each")
     window: int = _field(8, "count", "micro-batches per update on a stage (m for a flush schedule, a for PACI)")
     slack: int = _field(0, "count or none", "PACI: forwards that stage 0 admits beyond its N unresolved ones")
-    updates: int | None = _field(None, "optional count", "windows in the whole run (default 100); or give --microbatches")
+    updates: int | None = _field(
+        None, "optional count", "windows in the whole run (default 100); or give --microbatches"
+    )
     microbatches: int | None = _field(None, "optional count", "micro-batches in the whole run")
     microbatch_size: int = _field(2, "count", "sequences per micro-batch")
 
     model: str = _field("pico", "text", "model by name, or gpt:blocks=8,width=64,heads=4,context=64")
     context: int | None = _field(None, "optional count", "tokens per sequence (default: the model's)")
     dropout: float = _field(0.0, "dropout", "dropout probability")
-    data: str = _field("stdlib", "text", "stdlib (Python's own source), a text or binary file, hf:DATASET, or module:callable")
-    partition: str | list[int] = _field("auto", "partition", "layers per stage, or auto: by measured cost, evenly when paced")
+    data: str = _field(
+        "stdlib", "text", "stdlib (Python's own source), a text or binary file, hf:DATASET, or module:callable"
+    )
+    partition: str | list[int] = _field(
+        "auto", "partition", "layers per stage, or auto: by measured cost, evenly when paced"
+    )
 
     optimizer: str = _field("nadam", "text", "adamw, nadam, muon, sgd, or module:Class")
     learning_rate: float = _field(1e-3, "rate", "peak learning rate")
     momentum: float | None = _field(None, "optional share", "momentum, or first beta (default: the optimizer's)")
     weight_decay: float = _field(0.1, "decay", "weight decay")
     optimizer_options: dict = _field({}, "options", "further keyword arguments of the optimizer")
-    optimizer_implementation: str = _field("foreach", "implementation", "how the optimizer steps: foreach, forloop or fused")
+    optimizer_implementation: str = _field(
+        "foreach", "implementation", "how the optimizer steps: foreach, forloop or fused"
+    )
     learning_rate_schedule: str = _field("cosine", "lr schedule", "shape over the run's tokens, after the warm-up")
     warmup: float = _field(0.01, "share", "share of the run's tokens in which the learning rate rises linearly")
     final_learning_rate: float = _field(0.1, "share", "end of the cosine, as a share of the peak")
@@ -118,12 +141,16 @@ class TrainSpec:
     backend: str = _field("auto", "backend", "auto: nccl with a GPU per rank, gloo otherwise")
     threads: int = _field(1, "count", "CPU threads per rank")
     pace_forward_ms: PerStage = _field(0.0, "milliseconds", "paced devices: a forward takes this long, per micro-batch")
-    pace_backward_ms: PerStage = _field(0.0, "milliseconds", "paced devices: a backward takes this long, per micro-batch")
+    pace_backward_ms: PerStage = _field(
+        0.0, "milliseconds", "paced devices: a backward takes this long, per micro-batch"
+    )
 
     target_loss: float | None = _field(None, "optional loss", "stop when the validation loss is at or below this")
     evaluate_every: int = _field(0, "count or none", "micro-batches between evaluations (0: only the final weights)")
     validation_batches: int = _field(16, "count", "held-out micro-batches per evaluation")
-    evaluate: str = _field("during", "evaluate", "when snapshots are evaluated: beside the run at idle priority, or after it")
+    evaluate: str = _field(
+        "during", "evaluate", "when snapshots are evaluated: beside the run at idle priority, or after it"
+    )
     trace: bool = _field(True, "switch", "write the trace")
 
     def __post_init__(self) -> None:
@@ -135,14 +162,22 @@ class TrainSpec:
         if self.updates is not None and self.microbatches is not None:
             raise InputError("updates", self.updates, "either updates or microbatches", "leave one of them out")
         if self.total_microbatches > _MOST:
-            raise InputError("updates", self.updates, f"at most {_MOST:,} micro-batches in the run, updates * window",
-                             "train in several runs")
+            raise InputError(
+                "updates",
+                self.updates,
+                f"at most {_MOST:,} micro-batches in the run, updates * window",
+                "train in several runs",
+            )
         for name in ("pace_forward_ms", "pace_backward_ms"):
             value = getattr(self, name)
             if isinstance(value, list) and len(value) != self.stages:
-                raise InputError(name, value, f"one number or {self.stages} of them (one per stage)", "give one per stage")
+                raise InputError(
+                    name, value, f"one number or {self.stages} of them (one per stage)", "give one per stage"
+                )
         if isinstance(self.partition, list) and len(self.partition) != self.stages:
-            raise InputError("partition", self.partition, f"{self.stages} numbers (one per stage)", "give one per stage")
+            raise InputError(
+                "partition", self.partition, f"{self.stages} numbers (one per stage)", "give one per stage"
+            )
         self.build_schedule()
 
     # -- what follows from it -------------------------------------------------------------------------------------
@@ -165,8 +200,13 @@ class TrainSpec:
 
     def build_schedule(self) -> Schedule:
         """The schedule this run follows."""
-        return build_schedule(self.schedule, stages=self.stages, microbatches=self.total_microbatches,
-                              window=self.window, slack=self.slack)
+        return build_schedule(
+            self.schedule,
+            stages=self.stages,
+            microbatches=self.total_microbatches,
+            window=self.window,
+            slack=self.slack,
+        )
 
     def replace(self, **changes: Any) -> TrainSpec:
         """A copy with some fields changed."""

@@ -58,8 +58,14 @@ class Trace:
     def __init__(self, events: Iterable[TraceEvent | tuple], *, source: str, stages: int | None = None) -> None:
         rows = list(events)
         columns = list(zip(*rows, strict=True)) or [()] * len(TraceEvent._fields)
-        self._set([np.array([_CODE[op] for op in column] if i == 2 else column, dtype=np.int64)
-                   for i, column in enumerate(columns)], source, stages)
+        self._set(
+            [
+                np.array([_CODE[op] for op in column] if i == 2 else column, dtype=np.int64)
+                for i, column in enumerate(columns)
+            ],
+            source,
+            stages,
+        )
 
     @classmethod
     def from_columns(cls, columns: list, *, source: str, stages: int | None = None) -> Trace:
@@ -71,7 +77,8 @@ class Trace:
     def _set(self, columns: list[np.ndarray], source: str, stages: int | None) -> None:
         order = np.argsort(columns[4], kind="stable")
         (self.stage, self.rank, self.op, self.microbatch, self.start_ns, self.end_ns, self.version, self.update) = (
-            column[order] for column in columns)
+            column[order] for column in columns
+        )
         self.source = source
         self.stages = stages if stages is not None else int(self.stage.max(initial=-1)) + 1
 
@@ -79,13 +86,30 @@ class Trace:
         return len(self.stage)
 
     def __iter__(self) -> Iterator[TraceEvent]:
-        columns = (self.stage, self.rank, self.op, self.microbatch, self.start_ns, self.end_ns, self.version, self.update)
+        columns = (
+            self.stage,
+            self.rank,
+            self.op,
+            self.microbatch,
+            self.start_ns,
+            self.end_ns,
+            self.version,
+            self.update,
+        )
         for stage, rank, op, *rest in zip(*(column.tolist() for column in columns), strict=True):
             yield TraceEvent(stage, rank, OPS[op], *rest)
 
     def _take(self, mask: np.ndarray, start_ns: np.ndarray | None = None, end_ns: np.ndarray | None = None) -> Trace:
-        columns = [self.stage, self.rank, self.op, self.microbatch, self.start_ns if start_ns is None else start_ns,
-                   self.end_ns if end_ns is None else end_ns, self.version, self.update]
+        columns = [
+            self.stage,
+            self.rank,
+            self.op,
+            self.microbatch,
+            self.start_ns if start_ns is None else start_ns,
+            self.end_ns if end_ns is None else end_ns,
+            self.version,
+            self.update,
+        ]
         return Trace.from_columns([column[mask] for column in columns], source=self.source, stages=self.stages)
 
     def between(self, start_ns: int, end_ns: int) -> Trace:
@@ -154,7 +178,11 @@ class Trace:
         forward, backward = here & (self.op == _CODE["F"]), here & np.isin(self.op, _BACKWARD)
         at_forward = dict(zip(self.microbatch[forward].tolist(), self.version[forward].tolist(), strict=True))
         at_backward = zip(self.microbatch[backward].tolist(), self.version[backward].tolist(), strict=True)
-        return {microbatch: version - at_forward[microbatch] for microbatch, version in at_backward if microbatch in at_forward}
+        return {
+            microbatch: version - at_forward[microbatch]
+            for microbatch, version in at_backward
+            if microbatch in at_forward
+        }
 
     def gap_shares(self, stage: int) -> dict[int, float]:
         """Share of micro-batches by version gap, over the steady part of the stream on `stage`.
@@ -223,13 +251,24 @@ class Trace:
 
     def chrome_events(self) -> list[dict]:
         """Complete events of the Trace Event format (Chrome, Perfetto): a thread per stage, times in microseconds."""
-        rows: list[dict] = [{"name": "thread_name", "ph": "M", "pid": 0, "tid": stage, "args": {"name": f"stage {stage}"}}
-                            for stage in range(self.stages)]
+        rows: list[dict] = [
+            {"name": "thread_name", "ph": "M", "pid": 0, "tid": stage, "args": {"name": f"stage {stage}"}}
+            for stage in range(self.stages)
+        ]
         for e in self:
             what = "waiting" if e.op.startswith("wait") else "U" if e.op == "U" else e.op
-            rows.append({"name": f"{what} {e.microbatch}", "cat": e.op, "ph": "X", "pid": 0, "tid": e.stage,
-                         "ts": e.start_ns / 1e3, "dur": (e.end_ns - e.start_ns) / 1e3,
-                         "args": {"rank": e.rank, "microbatch": e.microbatch, "version": e.version, "update": e.update}})
+            rows.append(
+                {
+                    "name": f"{what} {e.microbatch}",
+                    "cat": e.op,
+                    "ph": "X",
+                    "pid": 0,
+                    "tid": e.stage,
+                    "ts": e.start_ns / 1e3,
+                    "dur": (e.end_ns - e.start_ns) / 1e3,
+                    "args": {"rank": e.rank, "microbatch": e.microbatch, "version": e.version, "update": e.update},
+                }
+            )
         return rows
 
     def save_chrome(self, path: str | Path) -> None:
@@ -248,10 +287,16 @@ def read_events(path: str | Path, *, offset: int = 0) -> list[TraceEvent]:
         try:
             row = json.loads(line)
             event = TraceEvent(**row)
-            if event.op not in _CODE or not all(isinstance(v, int) and abs(v) < 2**62 for i, v in enumerate(event) if i != 2):
+            if event.op not in _CODE or not all(
+                isinstance(v, int) and abs(v) < 2**62 for i, v in enumerate(event) if i != 2
+            ):
                 raise ValueError("a field has a value that no event has")
         except (ValueError, TypeError) as error:
-            raise InputError(f"{path} line {number}", line[:80].decode(errors="replace"), "a trace event as JSON",
-                             f"remove the line ({error})") from None
+            raise InputError(
+                f"{path} line {number}",
+                line[:80].decode(errors="replace"),
+                "a trace event as JSON",
+                f"remove the line ({error})",
+            ) from None
         events.append(event)
     return events

@@ -17,13 +17,33 @@ import paci_lab
 from paci_lab.schedules import schedule_classes
 
 ROOT = Path(__file__).parents[1]
-TINY = ["--model", "femto", "--stages", "2", "--window", "2", "--updates", "3", "--validation-batches", "1", "--device", "cpu"]
+TINY = [
+    "--model",
+    "femto",
+    "--stages",
+    "2",
+    "--window",
+    "2",
+    "--updates",
+    "3",
+    "--validation-batches",
+    "1",
+    "--device",
+    "cpu",
+]
 
 
 def paci_lab_command(*arguments: str, cwd: Path, **options) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-m", "paci_lab.cli", *map(str, arguments)], cwd=cwd, env=environment,
-                          capture_output=True, text=True, timeout=280, **options)
+    return subprocess.run(
+        [sys.executable, "-m", "paci_lab.cli", *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        **options,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +83,33 @@ def test_show_writes_a_page_and_a_perfetto_trace_also_of_a_run_without_result(tr
     assert done.returncode == 0, done.stderr
     assert "has no result" in done.stderr
     page = (tmp_path / "page.html").read_text()
-    assert "plotly" in page and not re.search(r'<script[^>]+src=', page)
+    assert "plotly" in page and not re.search(r"<script[^>]+src=", page)
     assert json.loads((tmp_path / "perfetto.json").read_text())["traceEvents"]
 
 
 def test_compare_runs_in_turns_and_holds_against_the_best_flush(tmp_path):
-    done = paci_lab_command("compare", "1f1b:2", "paci:2", "--model", "femto", "--stages", "2", "--microbatches", "6", "--device",
-                            "cpu", "--validation-batches", "1", "--rounds", "2", "--run-dir", "c", "--json", "out.json", cwd=tmp_path)
+    done = paci_lab_command(
+        "compare",
+        "1f1b:2",
+        "paci:2",
+        "--model",
+        "femto",
+        "--stages",
+        "2",
+        "--microbatches",
+        "6",
+        "--device",
+        "cpu",
+        "--validation-batches",
+        "1",
+        "--rounds",
+        "2",
+        "--run-dir",
+        "c",
+        "--json",
+        "out.json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "out.json").read_text())
     assert figures["best_flush"] == "1f1b-2"
@@ -80,8 +120,22 @@ def test_compare_runs_in_turns_and_holds_against_the_best_flush(tmp_path):
 
 
 def test_simulate_gives_the_published_figures(tmp_path):
-    done = paci_lab_command("simulate", "--schedule", "1f1b", "--stages", "4", "--window", "8", "--updates", "1", "--json", "-",
-                            "--perfetto", "trace.json", cwd=tmp_path)
+    done = paci_lab_command(
+        "simulate",
+        "--schedule",
+        "1f1b",
+        "--stages",
+        "4",
+        "--window",
+        "8",
+        "--updates",
+        "1",
+        "--json",
+        "-",
+        "--perfetto",
+        "trace.json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["makespan_ms"] == 33
@@ -95,24 +149,28 @@ def test_doctor_finds_this_machine_ready(tmp_path):
     found = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert {name: entry["state"] for name, entry in found.items() if name != "GPUs"} == dict.fromkeys(
-        ("python", "torch", "version guard", "ranks", "notebook widgets"), "ok")
+        ("python", "torch", "version guard", "ranks", "notebook widgets"), "ok"
+    )
 
 
-@pytest.mark.parametrize(("arguments", "names"), [
-    (["train", "--window", "0"], ["window = 0", "from 1"]),
-    (["train", "--schedule", "pacy"], ["schedule = pacy", "1f1b | gpipe | paci"]),
-    (["train", "--learning-rate", "fast"], ["learning_rate = fast", "above 0"]),
-    (["train", "--slack", "1", "--schedule", "gpipe"], ["slack = 1", "use paci"]),
-    (["train", "missing.toml"], ["missing.toml", "TOML"]),
-    (["train", "--stages", "40", "--model", "femto"], ["stages = 40", "1 to 6"]),
-    (["train", "--data", "nothing.txt"], ["nothing.txt"]),
-    (["train", "--device", "tpu"], ["device = tpu", "auto | cpu | cuda"]),
-    (["simulate", "--updates", "0"], ["--updates = 0"]),
-    (["simulate", "--straggler", "9:2"], ["stragglers = 9", "0..7"]),
-    (["compare", "paci"], ["contender = paci", "paci:8"]),
-    (["compare", "1f1b:2", "--rounds", "0"], ["--rounds = 0"]),
-    (["show", "nowhere"], ["nowhere", "spec.toml"]),
-])
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["train", "--window", "0"], ["window = 0", "from 1"]),
+        (["train", "--schedule", "pacy"], ["schedule = pacy", "1f1b | gpipe | paci"]),
+        (["train", "--learning-rate", "fast"], ["learning_rate = fast", "above 0"]),
+        (["train", "--slack", "1", "--schedule", "gpipe"], ["slack = 1", "use paci"]),
+        (["train", "missing.toml"], ["missing.toml", "TOML"]),
+        (["train", "--stages", "40", "--model", "femto"], ["stages = 40", "1 to 6"]),
+        (["train", "--data", "nothing.txt"], ["nothing.txt"]),
+        (["train", "--device", "tpu"], ["device = tpu", "auto | cpu | cuda"]),
+        (["simulate", "--updates", "0"], ["--updates = 0"]),
+        (["simulate", "--straggler", "9:2"], ["stragglers = 9", "0..7"]),
+        (["compare", "paci"], ["contender = paci", "paci:8"]),
+        (["compare", "1f1b:2", "--rounds", "0"], ["--rounds = 0"]),
+        (["show", "nowhere"], ["nowhere", "spec.toml"]),
+    ],
+)
 def test_wrong_input_is_one_message_exit_code_2_and_nothing_written(arguments, names, tmp_path):
     done = paci_lab_command(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -135,7 +193,9 @@ def test_the_demo_spares_a_folder_that_is_not_its_own(tmp_path):
 def test_ctrl_c_ends_the_ranks_and_leaves_a_readable_run(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "paci_lab.cli", "train", *TINY, "--updates", "1000000", "--run-dir", "run"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:

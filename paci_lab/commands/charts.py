@@ -16,7 +16,9 @@ _MOST_EVENTS = 4000
 """More in one chart are bars too thin to see and a page too slow to open."""
 
 
-def write_gantt_page(path: str | Path, traces: Sequence[tuple[str, Trace]], *, between_s: tuple[float, float] | None = None) -> Path:
+def write_gantt_page(
+    path: str | Path, traces: Sequence[tuple[str, Trace]], *, between_s: tuple[float, float] | None = None
+) -> Path:
     """Write a self-contained page with the charts of `traces`, (name, trace) each; two are drawn over one time axis.
 
     A long trace is cut to its first few thousand events, which the caption says, unless `between_s` chooses a part.
@@ -26,26 +28,40 @@ def write_gantt_page(path: str | Path, traces: Sequence[tuple[str, Trace]], *, b
         whole = max(int(trace.end_ns.max()) for _, trace in traces if len(trace)) / 1e9
         between_s = (0.0, min(max(ends), whole))
     elif not between_s[0] < between_s[1]:
-        raise InputError("--between", f"{between_s[0]} {between_s[1]}", "a start before an end, in seconds", "try --between 0 5")
+        raise InputError(
+            "--between", f"{between_s[0]} {between_s[1]}", "a start before an end, in seconds", "try --between 0 5"
+        )
     else:
         whole = max(int(trace.end_ns.max()) for _, trace in traces if len(trace)) / 1e9
     part = (between_s[0] * 1e3, between_s[1] * 1e3)
-    shown = f"Seconds {between_s[0]:g} to {between_s[1]:.3g} of {whole:.3g}." if between_s != (0.0, whole) else "The whole run."
+    shown = (
+        f"Seconds {between_s[0]:g} to {between_s[1]:.3g} of {whole:.3g}."
+        if between_s != (0.0, whole)
+        else "The whole run."
+    )
     if len(traces) == 2:
         (name_a, above), (name_b, below) = traces
         figure = gantt_pair(above, below, names=(name_a, name_b), between_ms=part)
         charts = [Chart(figure, shown, f"{describe(name_a, above)} {describe(name_b, below)}")]
     else:
-        charts = [Chart(gantt(trace, between_ms=part), f"{name}. {shown}", describe(name, trace)) for name, trace in traces]
+        charts = [
+            Chart(gantt(trace, between_ms=part), f"{name}. {shown}", describe(name, trace)) for name, trace in traces
+        ]
     try:
-        return write_report(path, title="What every stage did and when",
-                            lead=" ".join(describe(name, trace) for name, trace in traces), sections=[Section("Gantt chart", "", charts)])
+        return write_report(
+            path,
+            title="What every stage did and when",
+            lead=" ".join(describe(name, trace) for name, trace in traces),
+            sections=[Section("Gantt chart", "", charts)],
+        )
     except OSError as error:
         raise InputError("page", path, "a file that can be written", f"choose another ({error})") from None
 
 
 def describe(name: str, trace: Trace) -> str:
     """A chart in a sentence."""
-    return (f"{name} ({trace.source}): {trace.stages} stages, {trace.makespan_ns / 1e9:.4g} s, working "
-            f"{trace.utilization().mean():.0%} of the time, bubble {trace.bubble_fraction():.0%}, largest version gap "
-            f"{max(trace.version_gap_max(), default=0)}.")
+    return (
+        f"{name} ({trace.source}): {trace.stages} stages, {trace.makespan_ns / 1e9:.4g} s, working "
+        f"{trace.utilization().mean():.0%} of the time, bubble {trace.bubble_fraction():.0%}, largest version gap "
+        f"{max(trace.version_gap_max(), default=0)}."
+    )

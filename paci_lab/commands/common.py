@@ -45,7 +45,9 @@ def write_figures(destination: str | None, figures: Any) -> None:
     try:
         Path(destination).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InputError("--json", destination, "a file that can be written, or -", f"choose another ({error})") from None
+        raise InputError(
+            "--json", destination, "a file that can be written, or -", f"choose another ({error})"
+        ) from None
 
 
 def add_spec_arguments(parser: argparse.ArgumentParser, *, without: Sequence[str] = (), file: bool = True) -> None:
@@ -58,14 +60,19 @@ def add_spec_arguments(parser: argparse.ArgumentParser, *, without: Sequence[str
             flag = "--" + field.name.replace("_", "-")
             given = field.default if field.default is not dataclasses.MISSING else None
             shown = "" if given is None else f" (default {given})"
-            group.add_argument(flag, dest=f"spec_{field.name}", metavar="X", type=_value, help=field.metadata["help"] + shown)
+            group.add_argument(
+                flag, dest=f"spec_{field.name}", metavar="X", type=_value, help=field.metadata["help"] + shown
+            )
 
 
 def spec_from(arguments: argparse.Namespace, **fixed: Any) -> TrainSpec:
     """The spec that file and flags describe; `fixed` are defaults of the command below both."""
     values = TrainSpec.load(arguments.spec).to_dict() if arguments.spec else {}
-    flags = {name.removeprefix("spec_"): value for name, value in vars(arguments).items()
-             if name.startswith("spec_") and value is not None}
+    flags = {
+        name.removeprefix("spec_"): value
+        for name, value in vars(arguments).items()
+        if name.startswith("spec_") and value is not None
+    }
     if {"updates", "microbatches"} & set(flags) and not {"updates", "microbatches"} <= set(flags):
         values.pop("updates", None)  # a length on the command line replaces the file's, in whichever unit it is
         values.pop("microbatches", None)
@@ -73,18 +80,26 @@ def spec_from(arguments: argparse.Namespace, **fixed: Any) -> TrainSpec:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false, list or table as TOML writes it; a bare word as itself; a whole number where one is meant."""
+    """A number, true, false, list or table as TOML writes it; a bare word as itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, notes: Sequence[str] = (),
-                left: int = 1) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, notes: Sequence[str] = (), left: int = 1
+) -> None:
     """A table on the console; the first `left` columns are text, the rest figures."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=box.SIMPLE_HEAD,
-                  show_edge=False, pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number < left else "right")
     for row in rows:

@@ -27,16 +27,30 @@ __all__ = ["comparison_rows", "parse_contender"]
 HELP = "run several schedules on the same work, in turns, and print one table"
 EXAMPLE = "paci-lab compare 1f1b:2 1f1b:8 paci:8 --stages 2 --microbatches 80 --rounds 3"
 
-COLUMNS = ("", "to\ntarget", "per\nupdate", "updates", "tokens\nper s", "working", "gap max\n(mean)", "in\nflight", "weight\ncopies",
-           "val\nloss")
+COLUMNS = (
+    "",
+    "to\ntarget",
+    "per\nupdate",
+    "updates",
+    "tokens\nper s",
+    "working",
+    "gap max\n(mean)",
+    "in\nflight",
+    "weight\ncopies",
+    "val\nloss",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("contenders", nargs="+", metavar="SCHEDULE:WINDOW[:SLACK]", help=f"of {', '.join(schedule_classes())}")
+    parser.add_argument(
+        "contenders", nargs="+", metavar="SCHEDULE:WINDOW[:SLACK]", help=f"of {', '.join(schedule_classes())}"
+    )
     parser.add_argument("--spec", metavar="SPEC.toml", help="what they all train; flags win over it")
     add_spec_arguments(parser, without=("schedule", "window", "slack", "updates"), file=False)
     parser.add_argument("--rounds", type=int, default=3, help="how often each runs, with a seed per round (default 3)")
-    parser.add_argument("--run-dir", metavar="DIR", help="folder for the run directories (default: runs/compare-<time>)")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="folder for the run directories (default: runs/compare-<time>)"
+    )
     add_json_argument(parser)
 
 
@@ -44,7 +58,9 @@ def parse_contender(text: str, base: TrainSpec) -> tuple[str, TrainSpec]:
     """("paci-8", its spec) of "paci:8"."""
     parts = text.split(":")
     if len(parts) not in (2, 3) or not all(part.isdigit() for part in parts[1:]):
-        raise InputError("contender", text, "SCHEDULE:WINDOW or SCHEDULE:WINDOW:SLACK", "write it as in paci:8 or paci:8:2")
+        raise InputError(
+            "contender", text, "SCHEDULE:WINDOW or SCHEDULE:WINDOW:SLACK", "write it as in paci:8 or paci:8:2"
+        )
     numbers = [int(part) for part in parts[1:]]
     slack = numbers[1] if len(numbers) == 2 else 0
     return text.replace(":", "-"), base.replace(schedule=parts[0], window=numbers[0], slack=slack)
@@ -62,8 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
     rows, best = comparison_rows(found, specs)
     unit = "time to target" if base.target_loss is not None else "throughput"
     kind = "measured on paced devices" if base.paced else "measured"
-    print_table(f"{kind}: {arguments.rounds} rounds in turns, medians", [*COLUMNS, f"{unit}\nagainst {best or 'flush'}"], rows,
-                notes=[f"brackets: 95 % bootstrap interval of {arguments.rounds} paired ratios", f"run directories: {folder}"])
+    print_table(
+        f"{kind}: {arguments.rounds} rounds in turns, medians",
+        [*COLUMNS, f"{unit}\nagainst {best or 'flush'}"],
+        rows,
+        notes=[f"brackets: 95 % bootstrap interval of {arguments.rounds} paired ratios", f"run directories: {folder}"],
+    )
     write_figures(arguments.json, {"rounds": arguments.rounds, "best_flush": best, "results": dict(found.results)})
     return 0
 
@@ -86,15 +106,24 @@ def comparison_rows(found: Comparison, specs: dict[str, TrainSpec]) -> tuple[lis
         median, spread = found.median(name, "time_to_target_s"), found.spread(name, "time_to_target_s")
         missed = sum(result["reached"] is False for result in found.results[name])
         ratio = found.speedup(name, best, field) if best else None
-        rows.append([
-            name,
-            "–" if not targeted else f"{missed} missed" if median is None else f"{median:.1f} s" + (
-                f" [{spread[0]:.1f}–{spread[1]:.1f}]" if len(found.results[name]) > 1 else ""),
-            f"{found.median(name, 'seconds_per_update'):.3f} s",
-            f"{found.median(name, 'updates_to_target' if median is not None else 'updates'):.0f}",
-            f"{found.median(name, 'tokens_per_second'):,.0f}",
-            "?" if last["utilization"] is None else f"{sum(last['utilization']) / len(last['utilization']):.0%}",
-            gap_text(last), "?" if last["in_flight_peak"] is None else str(max(last["in_flight_peak"])),
-            f"{max(last['weight_copies']):g}", f"{found.median(name, 'final_val_loss'):.3f}",
-            "1" if name == best else str(ratio) if ratio else "–"])
+        rows.append(
+            [
+                name,
+                "–"
+                if not targeted
+                else f"{missed} missed"
+                if median is None
+                else f"{median:.1f} s"
+                + (f" [{spread[0]:.1f}–{spread[1]:.1f}]" if len(found.results[name]) > 1 else ""),
+                f"{found.median(name, 'seconds_per_update'):.3f} s",
+                f"{found.median(name, 'updates_to_target' if median is not None else 'updates'):.0f}",
+                f"{found.median(name, 'tokens_per_second'):,.0f}",
+                "?" if last["utilization"] is None else f"{sum(last['utilization']) / len(last['utilization']):.0%}",
+                gap_text(last),
+                "?" if last["in_flight_peak"] is None else str(max(last["in_flight_peak"])),
+                f"{max(last['weight_copies']):g}",
+                f"{found.median(name, 'final_val_loss'):.3f}",
+                "1" if name == best else str(ratio) if ratio else "–",
+            ]
+        )
     return rows, best

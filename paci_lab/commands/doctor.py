@@ -32,7 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
         except Exception as error:  # whatever is wrong with this machine is the finding
             found[name] = ("problem", f"{type(error).__name__}: {error}")
         state, text = found[name]
-        screen.print(f"[{ {'ok': 'green', 'note': 'yellow', 'problem': 'bold red'}[state] }]{state:8}[/] {name:16} ", end="")
+        screen.print(
+            f"[{ {'ok': 'green', 'note': 'yellow', 'problem': 'bold red'}[state] }]{state:8}[/] {name:16} ", end=""
+        )
         screen.print(text, markup=False)
     write_figures(arguments.json, {name: {"state": state, "found": text} for name, (state, text) in found.items()})
     return 1 if any(state == "problem" for state, _ in found.values()) else 0
@@ -49,7 +51,10 @@ def _torch() -> Finding:
     declared = next(r for r in map(Requirement, importlib.metadata.requires("paci-lab") or []) if r.name == "torch")
     version = torch.__version__.split("+")[0]
     if not declared.specifier.contains(version, prereleases=True):
-        return "problem", f"{version} is outside the supported range {declared.specifier}: pip install 'torch{declared.specifier}'"
+        return (
+            "problem",
+            f"{version} is outside the supported range {declared.specifier}: pip install 'torch{declared.specifier}'",
+        )
     return "ok", f"{torch.__version__} (supported: {declared.specifier})"
 
 
@@ -93,5 +98,10 @@ def _widgets() -> Finding:
 
 
 CHECKS: dict[str, Callable[[], Finding]] = {
-    "python": _python, "torch": _torch, "version guard": _guard, "GPUs": _gpus, "ranks": _ranks, "notebook widgets": _widgets,
+    "python": _python,
+    "torch": _torch,
+    "version guard": _guard,
+    "GPUs": _gpus,
+    "ranks": _ranks,
+    "notebook widgets": _widgets,
 }

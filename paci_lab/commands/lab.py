@@ -9,7 +9,9 @@ EXAMPLE = "paci-lab lab"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rest", nargs="*", metavar="-- OPTION", help="options for JupyterLab, such as -- --no-browser --port 8890")
+    parser.add_argument(
+        "rest", nargs="*", metavar="-- OPTION", help="options for JupyterLab, such as -- --no-browser --port 8890"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories, finished, going on or killed")
     parser.add_argument("--html", metavar="FILE", help="the page (default: gantt.html in the first run directory)")
     parser.add_argument("--between", nargs=2, type=float, metavar=("START", "END"), help="seconds of the run to draw")
-    parser.add_argument("--perfetto", metavar="FILE", help="the trace of the first run for Perfetto (default: perfetto.json beside the page)")
+    parser.add_argument(
+        "--perfetto",
+        metavar="FILE",
+        help="the trace of the first run for Perfetto (default: perfetto.json beside the page)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,7 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     for run in runs:
         trace = run.trace()
         if not len(trace):
-            raise InputError("run directory", run.path, "a run with a trace", "train with trace = true, or wait for its first update")
+            raise InputError(
+                "run directory", run.path, "a run with a trace", "train with trace = true, or wait for its first update"
+            )
         traces.append((f"{run.spec.schedule}, window {run.spec.window} ({run.path.name})", trace))
         if run.dir.result() is None:
             reason = (run.dir.failure() or {}).get("message", "it is still going, or was killed")

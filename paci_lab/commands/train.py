@@ -27,7 +27,9 @@ EXAMPLE = "paci-lab train --schedule paci --stages 2 --window 8 --updates 50"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_spec_arguments(parser)
-    parser.add_argument("--run-dir", metavar="DIR", help="a new or empty folder (default: runs/<schedule>-<stages>x<window>-<time>)")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="a new or empty folder (default: runs/<schedule>-<stages>x<window>-<time>)"
+    )
     add_json_argument(parser)
 
 
@@ -37,11 +39,15 @@ def run(arguments: argparse.Namespace) -> int:
     screen.print("starting the ranks …", style="dim")
     started = launch(spec, arguments.run_dir)
     result = follow(started)
-    print_table(f"{started.path}", ["", "measured on paced devices" if spec.paced else "measured"], result_table(result))
+    print_table(
+        f"{started.path}", ["", "measured on paced devices" if spec.paced else "measured"], result_table(result)
+    )
     if result["reached"] is False:
-        screen.print(f"The target of {result['target_loss']} was not reached: the best validation loss was "
-                     f"{result['best_val_loss']:.4f}, {result['best_val_loss'] - result['target_loss']:.4f} above it. "
-                     "Train longer with --updates, or raise --target-loss.")
+        screen.print(
+            f"The target of {result['target_loss']} was not reached: the best validation loss was "
+            f"{result['best_val_loss']:.4f}, {result['best_val_loss'] - result['target_loss']:.4f} above it. "
+            "Train longer with --updates, or raise --target-loss."
+        )
     screen.print(f"See it: paci-lab show {started.path}", style="dim")
     write_figures(arguments.json, result)
     return 0
@@ -51,18 +57,27 @@ def follow(run: Run, *, label: str = "") -> dict[str, Any]:
     """Show a progress bar with loss, tokens per second and time left until `run` has ended; return its result."""
     spec = run.spec
     tail = LineTail(run.dir.metrics_file)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} updates"),
-               TextColumn("{task.fields[said]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} updates"),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(),
+    )
     try:
         with Progress(*columns, console=console(), transient=True) as progress:
-            task = progress.add_task(label or f"{spec.schedule}, {spec.stages} stages", total=spec.build_schedule().updates, said="")
+            task = progress.add_task(
+                label or f"{spec.schedule}, {spec.stages} stages", total=spec.build_schedule().updates, said=""
+            )
             said: dict[str, Any] = {}
             while True:
                 running = run.running  # asked before reading, so that nothing written at the end is missed
                 for row in tail.rows():
                     said |= row
                 if said:
-                    text = f"loss {said['train_loss']:.3f}" + (f", val {said['val_loss']:.3f}" if "val_loss" in said else "")
+                    text = f"loss {said['train_loss']:.3f}" + (
+                        f", val {said['val_loss']:.3f}" if "val_loss" in said else ""
+                    )
                     rate = said["tokens"] / max(said["time_s"], 1e-9)
                     progress.update(task, completed=said["update"] + 1, said=f"{text}  {rate:,.0f} tokens/s")
                 if not running:
@@ -77,6 +92,7 @@ def follow(run: Run, *, label: str = "") -> dict[str, Any]:
 
 def result_table(result: dict[str, Any]) -> list[tuple[str, str]]:
     """The lines of one result for people."""
+
     def per_stage(values: list | None, form: str) -> str:
         return "not traced" if values is None else "  ".join(format(v, form) for v in values)
 
@@ -87,15 +103,25 @@ def result_table(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("time", f"{result['wall_time_s']:.2f} s  ({result['tokens_per_second']:,.0f} tokens/s)"),
         ("loss: train, validation", f"{_loss(result['final_train_loss'])}, {_loss(result['final_val_loss'])}"),
         ("utilisation per stage", per_stage(result["utilization"], ".2f")),
-        ("bubble", "not traced" if result["bubble_fraction"] is None else f"{result['bubble_fraction']:.1%} of all stages' time"),
+        (
+            "bubble",
+            "not traced"
+            if result["bubble_fraction"] is None
+            else f"{result['bubble_fraction']:.1%} of all stages' time",
+        ),
         ("version gap, max per stage", per_stage(result["version_gap_max"], "d")),
         ("in flight, peak per stage", per_stage(result["in_flight_peak"], "d")),
         ("copies of the weights", per_stage(result["weight_copies"], "g")),
         ("peak memory per rank", "  ".join(f"{b / 2**20:,.0f} MiB" for b in result["peak_memory_bytes"])),
     ]
     if result["reached"]:
-        lines.append(("target reached", f"{result['target_loss']} after {result['time_to_target_s']:.2f} s, "
-                      f"{result['updates_to_target']} updates"))
+        lines.append(
+            (
+                "target reached",
+                f"{result['target_loss']} after {result['time_to_target_s']:.2f} s, "
+                f"{result['updates_to_target']} updates",
+            )
+        )
     if any(result["pace_overruns"]):
         lines.append(("paces overrun", f"{sum(result['pace_overruns'])} operations took longer than stated"))
     return lines

@@ -1,1 +1,1 @@
-"""Interpreter 3: real ranks. `launch` starts an agent, the agent starts a worker per rank, all write the run directory."""
+"""Interpreter 3, real ranks: `launch` starts an agent, the agent a worker per rank; all write the run directory."""

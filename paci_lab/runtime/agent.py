@@ -66,8 +66,9 @@ class Child:
         os.close(their_output)
         os.set_blocking(self.output, False)
 
-    def _become(self, module: Any, arguments: list[str], log: Path, their_input: int, their_output: int,
-                others: list[Child]) -> None:
+    def _become(
+        self, module: Any, arguments: list[str], log: Path, their_input: int, their_output: int, others: list[Child]
+    ) -> None:
         code = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -118,8 +119,10 @@ class Agent:
         self.schedule = self.spec.build_schedule()
         self.children: list[Child] = []
         self.evaluator = self.start(evaluate, [str(run.path)], run.path / "log" / "evaluator.log", fork)
-        self.ranks = [self.start(worker, [str(run.path), str(rank)], run.log_file(rank), fork)
-                      for rank in range(self.schedule.ranks)]
+        self.ranks = [
+            self.start(worker, [str(run.path), str(rank)], run.log_file(rank), fork)
+            for rank in range(self.schedule.ranks)
+        ]
         # The store serves from a thread, so it comes after the forks; port 0 lets the system choose a free one.
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
         for rank in self.ranks:
@@ -154,8 +157,12 @@ class Agent:
             if self.evaluator.poll() is not None:
                 return self.fail({"message": f"the evaluator ended badly: see {self.run_dir.path}/log/evaluator.log"})
             if self.not_finite is not None:
-                return self.fail({"message": "the validation loss after update {update} is {val_loss}: the weights are "
-                                             "lost, try a lower learning rate".format(**self.not_finite)})
+                return self.fail(
+                    {
+                        "message": "the validation loss after update {update} is {val_loss}: the weights are "
+                        "lost, try a lower learning rate".format(**self.not_finite)
+                    }
+                )
             if self.reached and not over:
                 self.kill_ranks()  # nothing after the target is asked for
                 self.gather()
@@ -178,9 +185,14 @@ class Agent:
     def complete(self, update: int, rows: list[dict[str, Any]]) -> None:
         """All stages have made `update`: one line of metrics, and a snapshot to evaluate if they saved one."""
         when = {"time_s": max(row["end_ns"] for row in rows) / 1e9, "tokens": rows[0]["tokens"], "update": update}
-        self.write_metrics({**when, "train_loss": next(row["train_loss"] for row in rows if row["losses"]),
-                            "grad_norm": sum(row["grad_norm"] ** 2 for row in rows) ** 0.5,
-                            "learning_rate": rows[0]["learning_rate"]})
+        self.write_metrics(
+            {
+                **when,
+                "train_loss": next(row["train_loss"] for row in rows if row["losses"]),
+                "grad_norm": sum(row["grad_norm"] ** 2 for row in rows) ** 0.5,
+                "learning_rate": rows[0]["learning_rate"],
+            }
+        )
         if all(row["snapshot"] for row in rows):
             self.requests.append(when)
         self.gathered[update] = []  # the rows are on disk; the key stays as the count of updates
@@ -237,9 +249,15 @@ class Agent:
         if op and op.kind != "U":
             what += f" (micro-batch {op.microbatch})"
         log = self.run_dir.log_file(rank)
-        return {"message": f"rank {rank} (stage {stage}) failed in {what}: {cause}. Its log: {log}", "rank": rank,
-                "stage": stage, "op": str(op) if op else None, "microbatch": op.microbatch if op and op.kind != "U" else None,
-                "cause": cause, "log": str(log)}
+        return {
+            "message": f"rank {rank} (stage {stage}) failed in {what}: {cause}. Its log: {log}",
+            "rank": rank,
+            "stage": stage,
+            "op": str(op) if op else None,
+            "microbatch": op.microbatch if op and op.kind != "U" else None,
+            "cause": cause,
+            "log": str(log),
+        }
 
     def fail(self, failure: dict[str, Any]) -> int:
         self.kill_all()
@@ -269,10 +287,19 @@ def describe_machine(spec: TrainSpec) -> dict[str, Any]:
 
     data = open_data(spec.data, context=spec.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
     return {
-        "paci_lab": importlib.metadata.version("paci-lab"), "python": platform.python_version(), "torch": torch.__version__,
-        "system": f"{platform.system()} {platform.release()}", "cpu": _cpu_model(), "cpu_cores": os.cpu_count(),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if spec.device == "cuda" else [],
-        "hosts": 1, "git": _git_state(), "corpus": data.name, "corpus_sha256": data.sha256,
+        "paci_lab": importlib.metadata.version("paci-lab"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": _cpu_model(),
+        "cpu_cores": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        if spec.device == "cuda"
+        else [],
+        "hosts": 1,
+        "git": _git_state(),
+        "corpus": data.name,
+        "corpus_sha256": data.sha256,
     }
 
 
@@ -281,14 +308,19 @@ def _cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
 
 
 def _git_state() -> str | None:
     """Commit of the code that runs, with "+" when files differ from it; None outside a checkout."""
+
     def git(*arguments: str) -> str:
         folder = Path(__file__).parent
-        return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=5).stdout
+        return subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=5
+        ).stdout
 
     try:
         return git("rev-parse", "HEAD").strip() + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
@@ -307,10 +339,18 @@ def main() -> int:
         fork = sys.platform == "linux" and spec.device == "cpu" and spec.threads == 1 and not torch.cuda.is_available()
         run.create(spec, describe_machine(spec))
     except InputError as error:
-        print(json.dumps({"input_error": [error.what, str(error.value), error.allowed, error.fix]}), file=answer, flush=True)
+        print(
+            json.dumps({"input_error": [error.what, str(error.value), error.allowed, error.fix]}),
+            file=answer,
+            flush=True,
+        )
         return 2
     except ScheduleError as error:
-        print(json.dumps({"schedule_error": [error.code, str(error.op), error.reason, error.grid]}), file=answer, flush=True)
+        print(
+            json.dumps({"schedule_error": [error.code, str(error.op), error.reason, error.grid]}),
+            file=answer,
+            flush=True,
+        )
         return 2
     print(json.dumps({"ready": True}), file=answer, flush=True)
     answer.close()
@@ -336,7 +376,9 @@ def main() -> int:
         return agent.watch(stopped)
     except BaseException as error:
         traceback.print_exc()
-        return agent.fail({"message": f"the agent failed: {type(error).__name__}: {error}. See {run.path}/log/agent.log"})
+        return agent.fail(
+            {"message": f"the agent failed: {type(error).__name__}: {error}. See {run.path}/log/agent.log"}
+        )
 
 
 if __name__ == "__main__":

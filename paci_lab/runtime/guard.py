@@ -65,8 +65,9 @@ def self_test(device: str = "cpu") -> None:
         normal = (hidden - mean) / spread
         old_scale, old_shift = norm.weight + 0.25, norm.bias + 0.25  # undo the step to get the stored output
         upstream = 2 * (normal * old_scale + old_shift) * mix.square() * norm.weight
-        through_norm = (upstream - upstream.mean(1, keepdim=True)
-                        - normal * (upstream * normal).mean(1, keepdim=True)) / spread
+        through_norm = (
+            upstream - upstream.mean(1, keepdim=True) - normal * (upstream * normal).mean(1, keepdim=True)
+        ) / spread
         expected = (through_norm @ linear.weight).detach()
         if not torch.allclose(gradient, expected, rtol=1e-3, atol=1e-4):
             raise RuntimeError("the version guard cannot be trusted: a backward did not use the current weights")

@@ -107,8 +107,13 @@ def launch(spec: TrainSpec, run_dir: str | Path | None = None) -> Run:
     """
     path = Path(run_dir) if run_dir is not None else _new_folder(spec)
     # A session of its own: a Ctrl-C in the terminal reaches this process alone, which then stops the run in order.
-    agent = subprocess.Popen([sys.executable, "-m", "paci_lab.runtime.agent"], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, text=True, start_new_session=True)
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "paci_lab.runtime.agent"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         agent.stdin.write(json.dumps({"spec": spec.to_dict(), "run_dir": str(path)}) + "\n")
         agent.stdin.flush()
@@ -127,7 +132,9 @@ def launch(spec: TrainSpec, run_dir: str | Path | None = None) -> Run:
     if "schedule_error" in answer:
         code, op, reason, grid = answer["schedule_error"]
         raise ScheduleError(code, Op.parse(op), reason, grid)
-    raise RunFailed(f"the agent of {path} ended with exit code {agent.returncode} before it started; its error is above")
+    raise RunFailed(
+        f"the agent of {path} ended with exit code {agent.returncode} before it started; its error is above"
+    )
 
 
 def open_run(path: str | Path) -> Run:

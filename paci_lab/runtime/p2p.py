@@ -46,8 +46,17 @@ class Inbox:
         group: process group, the default one when None.
     """
 
-    def __init__(self, peer: int, tag: int, shape: tuple[int, ...], device: torch.device, count: int, *,
-                 staged: bool, group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self,
+        peer: int,
+        tag: int,
+        shape: tuple[int, ...],
+        device: torch.device,
+        count: int,
+        *,
+        staged: bool,
+        group: dist.ProcessGroup | None,
+    ) -> None:
         self.peer, self.tag, self.shape, self.device, self.staged, self.group = peer, tag, shape, device, staged, group
         self.unposted = count
         self.free: list[Tensor] = []
@@ -57,8 +66,11 @@ class Inbox:
     def post(self) -> None:
         """Keep `AHEAD` receives posted."""
         while self.unposted and len(self.posted) < AHEAD:
-            buffer = self.free.pop() if self.free else torch.empty(
-                self.shape, device="cpu" if self.staged else self.device, pin_memory=self.staged)
+            buffer = (
+                self.free.pop()
+                if self.free
+                else torch.empty(self.shape, device="cpu" if self.staged else self.device, pin_memory=self.staged)
+            )
             work = _guarded(self.peer, dist.irecv, buffer, self.peer, group=self.group, tag=self.tag)
             self.posted.append((buffer, work))
             self.unposted -= 1
@@ -89,15 +101,32 @@ class Outbox:
     oldest of more than that never blocks.
     """
 
-    def __init__(self, peer: int, tag: int, shape: tuple[int, ...], in_flight: int, *,
-                 staged: bool, group: dist.ProcessGroup | None) -> None:
-        self.peer, self.tag, self.shape, self.in_flight, self.staged, self.group = peer, tag, shape, in_flight, staged, group
+    def __init__(
+        self,
+        peer: int,
+        tag: int,
+        shape: tuple[int, ...],
+        in_flight: int,
+        *,
+        staged: bool,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        self.peer, self.tag, self.shape, self.in_flight, self.staged, self.group = (
+            peer,
+            tag,
+            shape,
+            in_flight,
+            staged,
+            group,
+        )
         self.sent: deque[tuple[Tensor, dist.Work]] = deque()
 
     def send(self, message: Tensor) -> None:
         """Send without waiting for the receiver. `message` must not be changed afterwards."""
         if tuple(message.shape) != self.shape or message.dtype != torch.float32:
-            raise ValueError(f"message of shape {tuple(message.shape)} and {message.dtype}, agreed were {self.shape} and float32")
+            raise ValueError(
+                f"message of shape {tuple(message.shape)} and {message.dtype}, agreed were {self.shape} and float32"
+            )
         if self.staged:
             message = message.cpu()
         message = message.contiguous()
@@ -116,8 +145,13 @@ class Outbox:
         _guarded(self.peer, work.wait)
 
 
-def connect(schedule: Schedule, rank: int, shape: tuple[int, ...], device: torch.device, backend: str,
-            ) -> tuple[dict[tuple[int, str], Inbox], dict[tuple[int, str], Outbox]]:
+def connect(
+    schedule: Schedule,
+    rank: int,
+    shape: tuple[int, ...],
+    device: torch.device,
+    backend: str,
+) -> tuple[dict[tuple[int, str], Inbox], dict[tuple[int, str], Outbox]]:
     """Links of `rank`, by (its stage, "F" for the message that a forward takes or makes, "B" for that of a backward).
 
     Every rank makes the links of the whole pipeline in the same order, because making a process group is collective.
@@ -131,18 +165,23 @@ def connect(schedule: Schedule, rank: int, shape: tuple[int, ...], device: torch
             group = dist.new_group([sender, receiver]) if backend == "nccl" else None
             tag = 2 * stage + (kind == "B")
             if rank == sender:
-                outboxes[source, kind] = Outbox(receiver, tag, shape, schedule.in_flight(stage), staged=staged, group=group)
+                outboxes[source, kind] = Outbox(
+                    receiver, tag, shape, schedule.in_flight(stage), staged=staged, group=group
+                )
                 if group is not None:
                     dist.send(torch.zeros(1, device=device), receiver, group=group)  # build the communicator now
             if rank == receiver:
                 if group is not None:
                     dist.recv(torch.zeros(1, device=device), sender, group=group)
-                inboxes[target, kind] = Inbox(sender, tag, shape, device, schedule.microbatches, staged=staged, group=group)
+                inboxes[target, kind] = Inbox(
+                    sender, tag, shape, device, schedule.microbatches, staged=staged, group=group
+                )
     return inboxes, outboxes
 
 
-def agree_on_messages(shapes: dict[int, tuple[int, ...]], boundary: tuple[int, ...], store: dist.Store,
-                      schedule: Schedule, rank: int) -> None:
+def agree_on_messages(
+    shapes: dict[int, tuple[int, ...]], boundary: tuple[int, ...], store: dist.Store, schedule: Schedule, rank: int
+) -> None:
     """Check that what every stage really makes is what the next one expects; gloo itself would fill a buffer in part.
 
     Args:
@@ -155,4 +194,6 @@ def agree_on_messages(shapes: dict[int, tuple[int, ...]], boundary: tuple[int, .
         if stage > 0:
             there = store.get(f"shape/{stage - 1}").decode()
             if there != repr(tuple(boundary)):
-                raise ValueError(f"stage {stage - 1} makes activations of shape {there}, stage {stage} expects {tuple(boundary)}")
+                raise ValueError(
+                    f"stage {stage - 1} makes activations of shape {there}, stage {stage} expects {tuple(boundary)}"
+                )

@@ -42,13 +42,16 @@ class Recorder:
         """Say which operation begins."""
         self._now[:] = str(op).encode().ljust(_NOW_BYTES)
 
-    def event(self, stage: int, op: str, microbatch: int, start_ns: int, end_ns: int, version: int, update: int) -> None:
+    def event(
+        self, stage: int, op: str, microbatch: int, start_ns: int, end_ns: int, version: int, update: int
+    ) -> None:
         """Record one trace event; times in nanoseconds since training began."""
         if not self.tracing:
             return
         self._lines.append(
             f'{{"stage":{stage},"rank":{self.rank},"op":"{op}","microbatch":{microbatch},"start_ns":{start_ns},'
-            f'"end_ns":{end_ns},"version":{version},"update":{update}}}\n')
+            f'"end_ns":{end_ns},"version":{version},"update":{update}}}\n'
+        )
         now = time.monotonic_ns()
         if now - self._flushed > _FLUSH_NS:
             self._flushed = now

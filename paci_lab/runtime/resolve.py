@@ -26,8 +26,12 @@ def resolve(spec: TrainSpec) -> TrainSpec:
     model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
     data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
     if data.vocabulary > model.vocabulary:
-        raise InputError("model", spec.model, f"a vocabulary of at least {data.vocabulary} for data {spec.data!r}, "
-                         f"this one has {model.vocabulary}", "choose another model or other data")
+        raise InputError(
+            "model",
+            spec.model,
+            f"a vocabulary of at least {data.vocabulary} for data {spec.data!r}, this one has {model.vocabulary}",
+            "choose another model or other data",
+        )
     partition = spec.partition
     if partition == "auto":
         even = even_partition(model.layers, spec.stages)  # refuses more stages than layers before anything is measured
@@ -37,15 +41,26 @@ def resolve(spec: TrainSpec) -> TrainSpec:
             costs = measure_layer_costs(model, spec.microbatch_size, threads=spec.threads, device=device)
             partition = balanced_partition(costs, spec.stages)
     check_partition(partition, model.layers, spec.stages)
-    spec = spec.replace(partition=list(partition), device=device, backend=backend, context=model.context,
-                        microbatches=spec.total_microbatches, updates=None)
+    spec = spec.replace(
+        partition=list(partition),
+        device=device,
+        backend=backend,
+        context=model.context,
+        microbatches=spec.total_microbatches,
+        updates=None,
+    )
     from paci_lab.runtime.stage import optimizer_options
 
     with torch.device("meta"):
         sample = model.build_layer(0, spec.seed)
-    build_optimizer(spec.optimizer, list(sample.named_parameters()), learning_rate=spec.learning_rate,
-                    weight_decay=spec.weight_decay, implementation=spec.optimizer_implementation,
-                    options=optimizer_options(spec))
+    build_optimizer(
+        spec.optimizer,
+        list(sample.named_parameters()),
+        learning_rate=spec.learning_rate,
+        weight_decay=spec.weight_decay,
+        implementation=spec.optimizer_implementation,
+        options=optimizer_options(spec),
+    )
     schedule = spec.build_schedule()
     # Long streams repeat themselves: the fill, some windows and the drain show every fault there can be. A window of
     # thousands would make even that long, and is in itself only more of the same.
@@ -56,17 +71,26 @@ def resolve(spec: TrainSpec) -> TrainSpec:
 
 def _device(spec: TrainSpec) -> tuple[str, str]:
     if spec.paced and spec.device == "cuda":
-        raise InputError("device", "cuda", "cpu for paced devices: a GPU runs at its own speed", "use device cpu, or pace 0")
+        raise InputError(
+            "device", "cuda", "cpu for paced devices: a GPU runs at its own speed", "use device cpu, or pace 0"
+        )
     if spec.device == "cpu" or spec.paced:
         gpus = 0
     else:
         gpus = torch.cuda.device_count()
     if spec.device == "cuda" and not gpus:
-        raise InputError("device", "cuda", "auto or cpu on a machine without a GPU that torch can use", "use device cpu")
+        raise InputError(
+            "device", "cuda", "auto or cpu on a machine without a GPU that torch can use", "use device cpu"
+        )
     device = "cuda" if gpus else "cpu"
     enough = gpus >= spec.stages
     if spec.backend == "nccl" and not enough:
-        raise InputError("backend", "nccl", f"gloo: {spec.stages} stages need {spec.stages} GPUs for NCCL, which refuses "
-                         f"to share one, and {gpus} are here", "use backend auto")
+        raise InputError(
+            "backend",
+            "nccl",
+            f"gloo: {spec.stages} stages need {spec.stages} GPUs for NCCL, which refuses "
+            f"to share one, and {gpus} are here",
+            "use backend auto",
+        )
     backend = spec.backend if spec.backend != "auto" else "nccl" if enough else "gloo"
     return device, backend

@@ -1,15 +1,15 @@
 """The run directory: everything a run says, in files that anyone can read during the run and years later.
 
-    spec.toml              the resolved TrainSpec: running it again repeats the run
-    environment.json       versions, device, CPU and GPU model, git state, corpus hash
-    trace/rank<r>.jsonl    one TraceEvent a line
-    updates/rank<r>.jsonl  one line per update of a stage: losses, gradient norm, learning rate, peak memory
-    metrics.jsonl          the updates of all stages put together, and the validation losses
-    log/rank<r>.log        what that rank printed; log/agent.log, what the agent did
-    log/rank<r>.now        the operation that rank is at
-    snapshots/update-<u>/  the weights after update u, one safetensors file a stage
-    result.json            written last: its presence means the run ended well
-    failure.json           why it did not
+spec.toml              the resolved TrainSpec: running it again repeats the run
+environment.json       versions, device, CPU and GPU model, git state, corpus hash
+trace/rank<r>.jsonl    one TraceEvent a line
+updates/rank<r>.jsonl  one line per update of a stage: losses, gradient norm, learning rate, peak memory
+metrics.jsonl          the updates of all stages put together, and the validation losses
+log/rank<r>.log        what that rank printed; log/agent.log, what the agent did
+log/rank<r>.now        the operation that rank is at
+snapshots/update-<u>/  the weights after update u, one safetensors file a stage
+result.json            written last: its presence means the run ended well
+failure.json           why it did not
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class RunDir:
             raise InputError("run directory", path, "a folder that holds a spec.toml", "name a folder under runs/")
         schema = (run.environment() or {}).get("schema", SCHEMA)
         if not isinstance(schema, int) or schema > SCHEMA:
-            raise InputError("run directory", path, f"schema {SCHEMA} or older, this one has {schema}", "update paci_lab")
+            raise InputError(
+                "run directory", path, f"schema {SCHEMA} or older, this one has {schema}", "update paci_lab"
+            )
         return run
 
     def create(self, spec: TrainSpec, environment: Mapping[str, Any]) -> None:
@@ -58,7 +60,9 @@ class RunDir:
             write_json(self.path / "environment.json", {"schema": SCHEMA, **environment})
             spec.save(self.path / "spec.toml")
         except OSError as error:
-            raise InputError("run directory", self.path, "a folder that can be written", f"choose another one ({error})") from None
+            raise InputError(
+                "run directory", self.path, "a folder that can be written", f"choose another one ({error})"
+            ) from None
 
     # -- where things are -----------------------------------------------------------------------------------------
     def trace_file(self, rank: int) -> Path:
@@ -127,10 +131,18 @@ class RunDir:
         from safetensors.torch import load_file
 
         stages = self.spec().stages  # a run that was stopped leaves a snapshot that only some stages saved
-        folders = [f for f in sorted((self.path / "snapshots").glob("update-*")) if len([*f.glob("*.safetensors")]) == stages]
+        folders = [
+            f for f in sorted((self.path / "snapshots").glob("update-*")) if len([*f.glob("*.safetensors")]) == stages
+        ]
         if not folders:
-            raise InputError("run directory", self.path, "a run with a snapshot", "train with evaluate_every above 0, or to the end")
-        return {name: tensor for file in sorted(folders[-1].glob("*.safetensors")) for name, tensor in load_file(file).items()}
+            raise InputError(
+                "run directory", self.path, "a run with a snapshot", "train with evaluate_every above 0, or to the end"
+            )
+        return {
+            name: tensor
+            for file in sorted(folders[-1].glob("*.safetensors"))
+            for name, tensor in load_file(file).items()
+        }
 
 
 class LineTail:

@@ -59,18 +59,34 @@ class Stage:
         device: where its weights live.
     """
 
-    def __init__(self, spec: TrainSpec, model: Model, data: Data, schedule: Schedule, stage: int, device: torch.device) -> None:
+    def __init__(
+        self, spec: TrainSpec, model: Model, data: Data, schedule: Schedule, stage: int, device: torch.device
+    ) -> None:
         assert isinstance(spec.partition, list), "the partition is resolved before a stage is built"
-        self.spec, self.model, self.data, self.schedule, self.stage, self.device = spec, model, data, schedule, stage, device
+        self.spec, self.model, self.data, self.schedule, self.stage, self.device = (
+            spec,
+            model,
+            data,
+            schedule,
+            stage,
+            device,
+        )
         self.first, self.last = stage == 0, stage == spec.stages - 1
         self.first_layer = sum(spec.partition[:stage])
         layers = range(self.first_layer, self.first_layer + spec.partition[stage])
         self.layers = nn.ModuleList(model.build_layer(layer, spec.seed) for layer in layers).to(device)
         self.optimizer = build_optimizer(
-            spec.optimizer, list(self.layers.named_parameters()), learning_rate=spec.learning_rate,
-            weight_decay=spec.weight_decay, implementation=spec.optimizer_implementation, options=optimizer_options(spec))
+            spec.optimizer,
+            list(self.layers.named_parameters()),
+            learning_rate=spec.learning_rate,
+            weight_decay=spec.weight_decay,
+            implementation=spec.optimizer_implementation,
+            options=optimizer_options(spec),
+        )
         self.version = 0
-        self.held: dict[int, tuple[Tensor, Tensor]] = {}  # micro-batch -> (input, output), forward done and backward not
+        self.held: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # micro-batch -> (input, output), forward done and backward not
         self.losses: list[tuple[int, Tensor]] = []
         self.weight_copies = 1.0  # measured by warm_up
         self.tokens = 0
@@ -78,7 +94,7 @@ class Stage:
 
     # -- the three operations -------------------------------------------------------------------------------------
     def forward(self, microbatch: int, activation: Tensor | None) -> Tensor | None:
-        """F: take the neighbour's activation (None on the first stage), give the one for the next (None on the last)."""
+        """F: take the activation from the stage before (None on the first), give the next one's (None on the last)."""
         if self.first:
             activation = self.data.train(microbatch)[0].to(self.device, non_blocking=True)
         else:
@@ -103,8 +119,13 @@ class Stage:
             _check_finite(microbatch, loss)
         self.losses.clear()
         self.tokens += self.window_tokens(update)
-        factor = learning_rate_factor(self.tokens, self.total_tokens, kind=spec.learning_rate_schedule,
-                                      warmup=spec.warmup, final=spec.final_learning_rate)
+        factor = learning_rate_factor(
+            self.tokens,
+            self.total_tokens,
+            kind=spec.learning_rate_schedule,
+            warmup=spec.warmup,
+            final=spec.final_learning_rate,
+        )
         self.optimizer.scale_learning_rate(factor)
         norm = self.gradient_norm()
         guarded_step(self.optimizer.step, self.optimizer.parameters)
@@ -112,7 +133,9 @@ class Stage:
         self.version += 1
         total = sum(loss * self.data.train_tokens(microbatch) for microbatch, loss in losses)
         train_loss = total / max(self.window_tokens(update), 1) if self.last else None
-        return UpdateRecord(update, self.tokens, spec.learning_rate * factor, norm, train_loss, [loss for _, loss in losses])
+        return UpdateRecord(
+            update, self.tokens, spec.learning_rate * factor, norm, train_loss, [loss for _, loss in losses]
+        )
 
     # -- their parts ----------------------------------------------------------------------------------------------
     def _run_layers(self, activation: Tensor, microbatch: int) -> Tensor:
@@ -130,7 +153,7 @@ class Stage:
         if self.device.type == "cpu":
             _check_finite(microbatch, float(mean))  # at once where looking is free; on a GPU it would stall the stream
         self.losses.append((microbatch, mean))
-        # Divided by the tokens of the window before the backward, micro-batches of any size add up to the mean over tokens.
+        # Divided by the window's tokens before the backward, micro-batches of any size add up to the mean over tokens.
         return total / max(self.window_tokens(self.schedule.window_of(microbatch)), 1)
 
     def window_tokens(self, update: int) -> int:
@@ -156,7 +179,9 @@ class Stage:
         else:
             activation = torch.zeros(shape, device=self.device, requires_grad=True)
         saved: list[Tensor] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor
+        ):
             output = self._run_layers(activation, 0)
         self.weight_copies = 1.0 + self.schedule.in_flight(self.stage) * _share_copied(self.optimizer.parameters, saved)
         torch.autograd.backward(output, torch.zeros_like(output))
@@ -165,18 +190,27 @@ class Stage:
 
     def state(self) -> dict[str, Tensor]:
         """Copies of this stage's weights on the CPU, named `layers.<number in the whole model>.<name in the layer>`."""
-        return {f"layers.{layer}.{name}": tensor.detach().to("cpu", copy=True)
-                for layer, module in enumerate(self.layers, self.first_layer)
-                for name, tensor in module.state_dict().items()}
+        return {
+            f"layers.{layer}.{name}": tensor.detach().to("cpu", copy=True)
+            for layer, module in enumerate(self.layers, self.first_layer)
+            for name, tensor in module.state_dict().items()
+        }
 
 
 def _share_copied(weights: tuple[nn.Parameter, ...], saved: list[Tensor]) -> float:
-    """Share of the weights of which autograd saved a copy (same values, other storage) for one micro-batch's backward."""
+    """Share of the weights that autograd saved a copy of (same values, other storage) for one micro-batch."""
     own = {weight.untyped_storage().data_ptr() for weight in weights}
     foreign = [tensor for tensor in saved if tensor.untyped_storage().data_ptr() not in own]
-    copied = sum(weight.numel() for weight in weights if any(
-        form.shape == weight.shape and torch.allclose(form.float(), weight.float(), rtol=1e-2)
-        for tensor in foreign for form in ([tensor, tensor.T] if tensor.ndim == 2 else [tensor]) if weight.ndim == 2))
+    copied = sum(
+        weight.numel()
+        for weight in weights
+        if any(
+            form.shape == weight.shape and torch.allclose(form.float(), weight.float(), rtol=1e-2)
+            for tensor in foreign
+            for form in ([tensor, tensor.T] if tensor.ndim == 2 else [tensor])
+            if weight.ndim == 2
+        )
+    )
     return copied / max(sum(weight.numel() for weight in weights), 1)
 
 
@@ -190,7 +224,9 @@ def optimizer_options(spec: TrainSpec) -> dict:
     if spec.momentum is not None:
         if spec.optimizer in ("adamw", "nadam"):
             betas = options.get("betas", (0.9, 0.95))
-            if isinstance(betas, list | tuple) and len(betas) == 2:  # anything else is refused where options are checked
+            if (
+                isinstance(betas, list | tuple) and len(betas) == 2
+            ):  # anything else is refused where options are checked
                 options["betas"] = (spec.momentum, betas[1])
         else:
             options["momentum"] = spec.momentum

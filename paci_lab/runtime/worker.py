@@ -48,11 +48,19 @@ class Worker:
         self_test(str(self.device))
         device_id = self.device if spec.backend == "nccl" else None
         with _all_there():
-            dist.init_process_group(spec.backend, store=dist.PrefixStore("group", store), rank=rank,
-                                    world_size=self.schedule.ranks, timeout=timedelta(hours=1), device_id=device_id)
+            dist.init_process_group(
+                spec.backend,
+                store=dist.PrefixStore("group", store),
+                rank=rank,
+                world_size=self.schedule.ranks,
+                timeout=timedelta(hours=1),
+                device_id=device_id,
+            )
         model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
         data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
-        self.stages = {s: Stage(spec, model, data, self.schedule, s, self.device) for s in self.schedule.stages_of(rank)}
+        self.stages = {
+            s: Stage(spec, model, data, self.schedule, s, self.device) for s in self.schedule.stages_of(rank)
+        }
         self.paces = {s: spec.pace_ns(s) for s in self.stages}
         boundary = model.boundary_shape(spec.microbatch_size)
         made = {s: tuple(stage.warm_up().shape) for s, stage in self.stages.items()}
@@ -94,7 +102,9 @@ class Worker:
         def done(start_ns: int, end_ns: int) -> None:
             if self.device.type == "cuda":
                 if inbox is not None and start_ns - self.idle_since > _WAIT_NS:
-                    self.recorder.event(op.stage, f"wait-{op.kind}", op.microbatch, self.idle_since, start_ns, version, update)
+                    self.recorder.event(
+                        op.stage, f"wait-{op.kind}", op.microbatch, self.idle_since, start_ns, version, update
+                    )
                 self.idle_since = end_ns
             self.recorder.event(op.stage, op.kind, op.microbatch, start_ns, end_ns, version, update)
 
@@ -117,8 +127,15 @@ class Worker:
         message = inbox.take()
         now = time.monotonic_ns()
         if self.device.type == "cpu" and now - asked > _WAIT_NS:
-            self.recorder.event(op.stage, f"wait-{op.kind}", op.microbatch, asked - self.begin_ns, now - self.begin_ns,
-                                stage.version, self.schedule.window_of(op.microbatch))
+            self.recorder.event(
+                op.stage,
+                f"wait-{op.kind}",
+                op.microbatch,
+                asked - self.begin_ns,
+                now - self.begin_ns,
+                stage.version,
+                self.schedule.window_of(op.microbatch),
+            )
         return message
 
     def update(self, stage: Stage, update: int) -> None:
@@ -138,16 +155,33 @@ class Worker:
         if snapshot:
             before = time.monotonic_ns()
             self.save_snapshot(stage, update)
-            self.recorder.event(stage.stage, "snapshot", update, before - self.begin_ns,
-                                time.monotonic_ns() - self.begin_ns, stage.version, update)
+            self.recorder.event(
+                stage.stage,
+                "snapshot",
+                update,
+                before - self.begin_ns,
+                time.monotonic_ns() - self.begin_ns,
+                stage.version,
+                update,
+            )
         if not ended:  # a GPU update still running: its end on the host's clock is near enough for the metrics
             ended.append(time.monotonic_ns() - self.begin_ns)
-        self.recorder.update({
-            "stage": stage.stage, "update": update, "end_ns": ended[0], "tokens": record.tokens,
-            "learning_rate": record.learning_rate, "grad_norm": record.grad_norm,
-            "train_loss": record.train_loss, "losses": record.losses,
-            "snapshot": snapshot, "peak_memory_bytes": _peak_memory(self.device), "pace_overruns": self.timer.overruns,
-            "weight_copies": stage.weight_copies})
+        self.recorder.update(
+            {
+                "stage": stage.stage,
+                "update": update,
+                "end_ns": ended[0],
+                "tokens": record.tokens,
+                "learning_rate": record.learning_rate,
+                "grad_norm": record.grad_norm,
+                "train_loss": record.train_loss,
+                "losses": record.losses,
+                "snapshot": snapshot,
+                "peak_memory_bytes": _peak_memory(self.device),
+                "pace_overruns": self.timer.overruns,
+                "weight_copies": stage.weight_copies,
+            }
+        )
 
     def save_snapshot(self, stage: Stage, update: int) -> None:
         path = self.run_dir.snapshot(update, stage.stage)
@@ -205,6 +239,7 @@ def _peak_memory(device: torch.device) -> int:
 
 def _end_with_parent() -> None:
     """End this process when the agent does, however it ends: its end of the pipe on standard input closes."""
+
     def watch() -> None:
         while os.read(0, 4096):
             pass

@@ -15,8 +15,17 @@ from paci_lab.schedules.schedule import Schedule
 from paci_lab.schedules.validate import ScheduleError, inputs_of, validate
 
 __all__ = [
-    "KINDS", "GPipe", "OneFOneB", "Op", "PACI", "Schedule", "ScheduleError", "build_schedule", "inputs_of",
-    "schedule_classes", "validate",
+    "KINDS",
+    "GPipe",
+    "OneFOneB",
+    "Op",
+    "PACI",
+    "Schedule",
+    "ScheduleError",
+    "build_schedule",
+    "inputs_of",
+    "schedule_classes",
+    "validate",
 ]
 
 
@@ -46,6 +55,8 @@ def build_schedule(name: str, *, stages: int, microbatches: int, window: int, **
     taken = {field.name for field in dataclasses.fields(classes[name])}
     for option, value in options.items():
         if option not in taken and value != 0:
-            raise InputError(option, value, f"0 for schedule {name!r}, which has no {option}", f"leave {option} out, or use paci")
+            raise InputError(
+                option, value, f"0 for schedule {name!r}, which has no {option}", f"leave {option} out, or use paci"
+            )
     options = {option: value for option, value in options.items() if option in taken}
     return classes[name](stages=stages, microbatches=microbatches, window=window, **options)

@@ -39,5 +39,7 @@ class Op(NamedTuple):
         """Read the text form; raises ValueError naming the text when it is not an operation."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise ValueError(f"{text!r} is not an operation: expected stage, one of {'/'.join(KINDS)}, number, as in 2F0")
+            raise ValueError(
+                f"{text!r} is not an operation: expected stage, one of {'/'.join(KINDS)}, number, as in 2F0"
+            )
         return cls(int(match[1]), match[2], int(match[3]))

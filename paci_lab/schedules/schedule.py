@@ -88,7 +88,7 @@ class Schedule(ABC):
         return range(update * self.window, min((update + 1) * self.window, self.microbatches))
 
     def shortened(self, microbatches: int) -> Schedule:
-        """The same schedule over at most `microbatches` micro-batches, for checks that need not see the whole stream."""
+        """The same schedule over at most `microbatches` of them, for checks that need not see the whole stream."""
         return dataclasses.replace(self, microbatches=min(microbatches, self.microbatches))
 
 

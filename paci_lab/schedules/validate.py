@@ -101,7 +101,9 @@ class _Walk:
     def can_run(self, op: Op) -> bool:
         schedule, (stage, kind, number) = self.schedule, op
         if kind not in KINDS or not 0 <= stage < schedule.stages or self.next.index(op) != schedule.rank_of(stage):
-            self.fail("placement", op, f"stage must be one of 0..{schedule.stages - 1} and be held by the rank that runs it")
+            self.fail(
+                "placement", op, f"stage must be one of 0..{schedule.stages - 1} and be held by the rank that runs it"
+            )
         if kind != "U" and not 0 <= number < schedule.microbatches:
             self.fail("placement", op, f"micro-batch must be one of 0..{schedule.microbatches - 1}")
         local, _ = inputs_of(op, schedule.stages)
@@ -117,21 +119,33 @@ class _Walk:
         if kind == "F":
             self.held[stage] += 1
             if self.held[stage] > schedule.in_flight(stage):
-                self.fail("in-flight", op, f"stage {stage} would hold {self.held[stage]} unresolved forwards, "
-                          f"more than its limit of {schedule.in_flight(stage)}")
+                self.fail(
+                    "in-flight",
+                    op,
+                    f"stage {stage} would hold {self.held[stage]} unresolved forwards, "
+                    f"more than its limit of {schedule.in_flight(stage)}",
+                )
             self.forward_version[stage, number] = self.version[stage]
         if kind in "BI":
             gap = self.version[stage] - self.forward_version[stage, number]
             if gap > schedule.gap_bound(stage):
-                self.fail("version", op, f"{gap} updates since its forward, more than the bound of {schedule.gap_bound(stage)}")
+                self.fail(
+                    "version",
+                    op,
+                    f"{gap} updates since its forward, more than the bound of {schedule.gap_bound(stage)}",
+                )
         if kind in "BW":
             self.held[stage] -= 1
             self.gathered[stage].append(number)
         if kind == "U":
             window = list(schedule.window_microbatches(number))
             if number != self.version[stage] or sorted(self.gathered[stage]) != window:
-                self.fail("window", op, f"update {self.version[stage]} must follow the backwards of its window, "
-                          f"not those of micro-batches {self.gathered[stage]}")
+                self.fail(
+                    "window",
+                    op,
+                    f"update {self.version[stage]} must follow the backwards of its window, "
+                    f"not those of micro-batches {self.gathered[stage]}",
+                )
             self.version[stage] += 1
             self.gathered[stage].clear()
         if kind in "FBI":
@@ -142,8 +156,12 @@ class _Walk:
         sent, received = self.order[op.stage + step, flow], self.order[op.stage, flow]
         received.append(op.microbatch)
         if 0 <= op.stage + step < self.schedule.stages and sent[len(received) - 1] != op.microbatch:
-            self.fail("message order", op, f"its message is not the next one from stage {op.stage + step}, "
-                      f"which sent {sent[len(received) - 1]} first")
+            self.fail(
+                "message order",
+                op,
+                f"its message is not the next one from stage {op.stage + step}, "
+                f"which sent {sent[len(received) - 1]} first",
+            )
 
     def check_complete(self) -> None:
         schedule = self.schedule
@@ -155,7 +173,11 @@ class _Walk:
                     if missing and (kinds == "F" or split == (kinds == "IW")):
                         self.fail("forgotten", missing[0], "it never runs")
             if self.version[stage] != schedule.updates:
-                self.fail("forgotten", Op(stage, "U", self.version[stage]), f"it never runs: {schedule.updates} updates are due")
+                self.fail(
+                    "forgotten",
+                    Op(stage, "U", self.version[stage]),
+                    f"it never runs: {schedule.updates} updates are due",
+                )
 
 
 def _name(result: tuple[int, str, int] | None) -> str:
