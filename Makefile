@@ -85,8 +85,9 @@ bench: setup ## measure the engine on this machine
 lab: setup ## open JupyterLab at the lessons
 	$(VENV)/bin/paci-lab lab $(ARGS)
 
-lint: setup ## check the style with ruff
-	$(PY) -m ruff check $(ARGS) .
+lint: setup ## check style and format with ruff
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check -q .
 
 clean: ## remove .venv, caches and build output; runs/ stays
 	rm -rf $(VENV) build dist .cache .pytest_cache .ruff_cache ./*.egg-info

@@ -216,9 +216,9 @@ def _report(
         sections=[
             Section(
                 "Eight paced stages",
-                f"Every stage does its real work and then sleeps until its forward has taken "
-                f"{PACED.pace_forward_ms:g} ms and its backward {PACED.pace_backward_ms:g} ms, so that eight devices run "
-                "side by side on a few cores. All contenders start from the same weights and see the same batches.",
+                "Every stage does its real work and then sleeps until its forward has taken "
+                f"{PACED.pace_forward_ms:g} ms and its backward {PACED.pace_backward_ms:g} ms, so that eight devices "
+                "run side by side on a few cores. All contenders start from the same weights and see the same batches.",
                 [
                     pair(paced, "1f1b-8", "paci-8", (0.0, 40 * period)),
                     Table(
