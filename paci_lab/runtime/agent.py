@@ -352,15 +352,14 @@ def main() -> int:
             flush=True,
         )
         return 2
+    told: list[str] = []  # before the answer: from then on the launcher may stop this run
+    signal.signal(signal.SIGTERM, lambda *_: told.append("stopped by the user"))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the launcher, which then sends SIGTERM
     print(json.dumps({"ready": True}), file=answer, flush=True)
     answer.close()
     log = os.open(run.path / "log" / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-
-    told: list[str] = []
-    signal.signal(signal.SIGTERM, lambda *_: told.append("stopped by the user"))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the launcher, which then sends SIGTERM
     agent = Agent(run, fork=fork)
     os.set_blocking(0, False)
 

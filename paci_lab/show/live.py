@@ -176,14 +176,16 @@ class LiveView:
             "speed": widgets.Dropdown(
                 options=[(f"{s:g}×", s) for s in speeds], value=speed, layout=widgets.Layout(width="84px")
             ),
+            # In per cent of the run so far. A range in seconds would grow, and a browser that has not heard of the new
+            # end yet cuts the value back to the old one, which then looks like a reader who moved the slider.
             "position": widgets.FloatSlider(
-                value=0,
+                value=100,
                 min=0,
-                max=0.1,
-                step=0.05,
+                max=100,
+                step=0.1,
                 readout_format=".1f",
                 continuous_update=True,
-                description="at, s",
+                description="at, %",
                 layout=widgets.Layout(flex="1 1 260px"),
             ),
         }
@@ -211,9 +213,9 @@ class LiveView:
         self.playhead.speed = speed
         self._wake.set()
 
-    def _seek(self, seconds: float) -> None:
+    def _seek(self, per_cent: float) -> None:
         if threading.current_thread() is not self._thread:  # moved by a reader, not by the run
-            self.playhead.seek(round(seconds * 1e9))
+            self.playhead.seek(round(per_cent / 100 * self.feed.end_ns))
             self._wake.set()
 
     # -- the thread that draws ------------------------------------------------------------------------------------
@@ -263,10 +265,7 @@ class LiveView:
                 stride = -(-len(seconds) // _POINTS) or 1
                 drawn.x, drawn.y = seconds[::stride], values[::stride]
             self._place_loss(self.figure)
-        position = self.controls["position"]
-        with position.hold_sync():
-            position.max = max(end / 1e9, 0.1)
-            position.value = at / 1e9
+        self.controls["position"].value = 100 * at / max(end, 1)
         self._facts.value = facts_html(trace, start, stop, self.feed.tokens_per_second(at / 1e9), losses)
         self.frames += 1
         return True

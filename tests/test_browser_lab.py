@@ -1,0 +1,193 @@
+"""The lessons as a person meets them: JupyterLab in a real Chromium, cells run, sliders moved, Stop pressed.
+
+Screenshots go to a temporary folder, or to the one that PACI_LAB_SCREENSHOTS names.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paci_lab.lab import lesson_sources
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from playwright.sync_api import Page, sync_playwright  # noqa: E402
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+
+TOKEN = "lessons"
+PATIENCE_MS = 120_000  # for a busy machine; nothing is decided by how long something takes
+
+CHARTS = "[...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .js-plotly-plot')].filter(c => c.data)"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[str]:
+    """`paci-lab lab` on copies of the lessons, with a home of its own; gives the address up to a notebook's name."""
+    folder, home = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("home")
+    for source in lesson_sources():
+        # A run that lasts until it is stopped: the test need not be faster than the training.
+        text = source.read_text(encoding="utf-8").replace("updates=20,", "updates=2_000,")
+        (folder / source.name).write_text(text, encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = ("import sys; from pathlib import Path; from paci_lab.lab import open_lab\n"
+            "open_lab(sys.argv[2:], folder=Path(sys.argv[1]))")
+    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
+               f"--IdentityProvider.token={TOKEN}"]
+    with open(home / "lab.log", "w") as log:
+        lab = subprocess.Popen([sys.executable, "-c", code, str(folder), *options], stdout=log, stderr=log,
+                               env={**os.environ, "HOME": str(home), "PACI_LAB_TRAIN": "1"})
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert lab.poll() is None and time.monotonic() < deadline, (home / "lab.log").read_text()
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}/lab/tree/"
+    finally:
+        lab.terminate()
+        lab.wait(30)
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"])
+        page = browser.new_page(viewport={"width": 1500, "height": 1050})
+        page.set_default_timeout(PATIENCE_MS)
+        yield page
+        browser.close()
+
+
+@pytest.fixture
+def shoot(page, tmp_path):
+    folder = Path(os.environ.get("PACI_LAB_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return lambda name: page.screenshot(path=folder / f"{name}.png")
+
+
+def open_lesson(page: Page, server: str, name: str) -> None:
+    page.goto(f"{server}{name}.ipynb?token={TOKEN}&reset")
+    page.locator(".jp-NotebookPanel .jp-CodeCell").first.wait_for()
+    page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()  # sooner, what is run is lost
+    page.keyboard.press("Escape")
+    page.locator(".jp-Cell").first.click(position={"x": 200, "y": 20})
+
+
+def run_cells(page: Page, until: str) -> None:
+    """Shift+Enter from the selected cell on, up to and with the first code cell that contains `until`."""
+    for _ in range(60):
+        source = page.locator(".jp-Cell.jp-mod-active .cm-content, .jp-Cell.jp-mod-active .jp-MarkdownOutput").first
+        text = source.inner_text()
+        is_code = page.locator(".jp-CodeCell.jp-mod-active").count() == 1
+        page.keyboard.press("Shift+Enter")
+        if is_code and until in text:
+            return
+    raise AssertionError(f"no cell contains {until}")
+
+
+def newest_bar(page: Page) -> float:
+    """End of the last bar in the newest chart that is shown, in units of its time axis."""
+    return page.evaluate(f"() => {{ const c = {CHARTS}.at(-1); if (!c) return 0; return Math.max(0, ...c.data.filter("
+                         "d => d.type === 'bar' && d.x && d.base)"
+                         ".flatMap(d => Array.from(d.base, (b, i) => b + d.x[i]))); }")
+
+
+def advances(page: Page, *, times: int) -> None:
+    """Wait until the chart has come further so many times, a second apart."""
+    for _ in range(times):
+        seen = newest_bar(page)
+        page.wait_for_timeout(1000)
+        wait_until(page, lambda seen=seen: newest_bar(page) > seen)
+
+
+def wait_until(page: Page, condition) -> None:
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        page.wait_for_timeout(200)
+
+
+def contrast(page: Page, selector: str) -> float:
+    """WCAG contrast of the text of an element with the first opaque background behind it."""
+    return page.locator(selector).first.evaluate("""element => {
+        const rgb = text => text.match(/[\\d.]+/g).map(Number);
+        const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+            .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+            .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+        const style = getComputedStyle(element);
+        const ink = rgb(element instanceof SVGElement ? style.fill : style.color);
+        let behind = element, ground = [255, 255, 255];
+        if (element instanceof SVGElement) {
+            const paper = element.closest('.js-plotly-plot').querySelector('.main-svg');
+            ground = rgb(getComputedStyle(paper).backgroundColor);
+        } else while (behind) {
+            const color = rgb(getComputedStyle(behind).backgroundColor);
+            if (color.length < 4 || color[3] > 0.99) { ground = color; break; }
+            behind = behind.parentElement;
+        }
+        const [low, high] = [light(ink), light(ground)].sort((a, b) => a - b);
+        return (high + 0.05) / (low + 0.05);
+    }""")
+
+
+def test_lesson_04_a_slider_moves_the_chart(server, page, shoot):
+    open_lesson(page, server, "04_paci")
+    run_cells(page, "explorer(")
+    wait_until(page, lambda: newest_bar(page) > 0)
+    page.locator(".js-plotly-plot").last.scroll_into_view_if_needed()
+    page.wait_for_timeout(1500)
+    shoot("lesson-04-explorer")
+    before = newest_bar(page)
+    handle = page.locator(".widget-slider", has_text="micro-batches").locator(".noUi-handle").first
+    handle.focus()
+    for _ in range(8):
+        page.keyboard.press("ArrowLeft")
+    wait_until(page, lambda: 0 < newest_bar(page) < before)  # fewer micro-batches end sooner
+    page.wait_for_timeout(1000)
+    shoot("lesson-04-moved")
+
+
+def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
+    open_lesson(page, server, "00_start_here")
+    shoot("lesson-00-opened")
+    run_cells(page, "flush.live()")
+
+    # The chart advances while the ranks train ...
+    wait_until(page, lambda: newest_bar(page) > 0)
+    advances(page, times=5)
+    page.locator(".js-plotly-plot").last.scroll_into_view_if_needed()
+    shoot("lesson-00-live")
+
+    # ... it is readable in the dark theme, the page's words and the chart's ...
+    page.get_by_role("menuitem", name="Settings").click()
+    page.get_by_text("Theme", exact=True).click()
+    page.get_by_text("JupyterLab Dark", exact=True).click()
+    page.locator("body[data-jp-theme-light=false]").wait_for(state="attached")
+    page.wait_for_timeout(1000)
+    advances(page, times=5)
+    shoot("lesson-00-dark")
+    for selector in (".jp-OutputArea-output p", ".js-plotly-plot .xtick text", ".js-plotly-plot .legendtext"):
+        assert contrast(page, selector) >= 4.5, selector
+
+    # ... and Stop stops while another cell waits for the end.
+    page.locator(".jp-CodeCell", has_text="flush.wait()").locator(".cm-content").click()
+    run_cells(page, "flush.wait()")
+    page.locator("button.jupyter-button", has_text="Stop").filter(visible=True).last.click()
+    page.get_by_text("stopped by the user").first.wait_for()
+    shoot("lesson-00-stopped")
