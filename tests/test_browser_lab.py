@@ -102,9 +102,10 @@ def run_cells(page: Page, until: str) -> None:
 
 
 def newest_bar(page: Page) -> float:
-    """End of the last bar in the newest chart that is shown, in units of its time axis."""
-    return page.evaluate(f"() => {{ const c = {CHARTS}.at(-1); if (!c) return 0; return Math.max(0, ...c.data.filter("
-                         "d => d.type === 'bar' && d.x && d.base)"
+    """End of the last bar in the newest chart that is shown, in milliseconds; a long chart's axis is in seconds."""
+    return page.evaluate(f"() => {{ const c = {CHARTS}.at(-1); if (!c) return 0; "
+                         "const unit = (c.layout.xaxis.title?.text ?? '').includes('(s)') ? 1000 : 1; "
+                         "return unit * Math.max(0, ...c.data.filter(d => d.type === 'bar' && d.x && d.base)"
                          ".flatMap(d => Array.from(d.base, (b, i) => b + d.x[i]))); }")
 
 

@@ -97,12 +97,13 @@ class LiveView:
         self._drawn: tuple[Any, ...] = ()
         self._closed, self._wake, self._stop_asked = threading.Event(), threading.Event(), threading.Event()
         self._in_browser, self._sent_at = threading.Event(), 0.0
+        self._sent, self._seen = widgets.IntText(), widgets.IntText()  # numbers of pictures; never shown
         self._in_browser.set()
         self._connect()
         if LiveView._open is not None:
             LiveView._open.close()
         LiveView._open = self
-        listen_while_busy(self.figure, *self.controls.values())
+        listen_while_busy(self._seen, *self.controls.values())
         self._thread = threading.Thread(target=self._follow, name="paci-lab live view", daemon=True)
         self._thread.start()
 
@@ -205,9 +206,10 @@ class LiveView:
         c["live"].on_click(then_wake(self.playhead.go_live))
         c["speed"].observe(lambda change: self._set_speed(change["new"]), "value")
         c["position"].observe(lambda change: self._seek(change["new"]), "value")
-        # The browser's word that it has drawn. The figure's own on_edits_completed never fires in plotly 7.1, whose
-        # front end answers for the layout under a name that Python does not know.
-        self.figure.observe(lambda change: self._in_browser.set() if change["new"] else None, "_js2py_traceDeltas")
+        # The browser's word that it has come so far: messages arrive in order, so this number is copied there after the
+        # picture sent before it has been drawn. The figure's own answers cannot be relied on in plotly 7.1.
+        self._link = widgets.jsdlink((self._sent, "value"), (self._seen, "value"))
+        self._seen.observe(lambda _: self._in_browser.set(), "value")
 
     def _set_speed(self, speed: float) -> None:
         self.playhead.speed = speed
@@ -228,7 +230,7 @@ class LiveView:
                 if self._stop_asked.is_set() and not self.controls["stop"].disabled:
                     self._begin_stop()
                 self.tick()
-            listen_while_busy(self.figure, *self.controls.values())
+            listen_while_busy(self._seen, *self.controls.values())
             spent = time.monotonic() - began
             self._wake.wait(max(_PERIOD_S - spent, _REST * spent))
             self._wake.clear()
@@ -268,6 +270,7 @@ class LiveView:
         self.controls["position"].value = 100 * at / max(end, 1)
         self._facts.value = facts_html(trace, start, stop, self.feed.tokens_per_second(at / 1e9), losses)
         self.frames += 1
+        self._sent.value = self.frames
         return True
 
     def _ready(self) -> bool:
