@@ -40,13 +40,25 @@ def server(tmp_path_factory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    code = ("import sys; from pathlib import Path; from paci_lab.lab import open_lab\n"
-            "open_lab(sys.argv[2:], folder=Path(sys.argv[1]))")
-    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
-               f"--IdentityProvider.token={TOKEN}"]
+    code = (
+        "import sys; from pathlib import Path; from paci_lab.lab import open_lab\n"
+        "open_lab(sys.argv[2:], folder=Path(sys.argv[1]))"
+    )
+    options = [
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        f"--IdentityProvider.token={TOKEN}",
+    ]
     with open(home / "lab.log", "w") as log:
-        lab = subprocess.Popen([sys.executable, "-c", code, str(folder), *options], stdout=log, stderr=log,
-                               env={**os.environ, "HOME": str(home), "PACI_LAB_TRAIN": "1"})
+        lab = subprocess.Popen(
+            [sys.executable, "-c", code, str(folder), *options],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "HOME": str(home), "PACI_LAB_TRAIN": "1"},
+        )
     try:
         deadline = time.monotonic() + 120
         while True:
@@ -67,7 +79,8 @@ def page() -> Iterator[Page]:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"])
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
         page = browser.new_page(viewport={"width": 1500, "height": 1050})
         page.set_default_timeout(PATIENCE_MS)
         yield page
@@ -103,10 +116,12 @@ def run_cells(page: Page, until: str) -> None:
 
 def newest_bar(page: Page) -> float:
     """End of the last bar in the newest chart that is shown, in milliseconds; a long chart's axis is in seconds."""
-    return page.evaluate(f"() => {{ const c = {CHARTS}.at(-1); if (!c) return 0; "
-                         "const unit = (c.layout.xaxis.title?.text ?? '').includes('(s)') ? 1000 : 1; "
-                         "return unit * Math.max(0, ...c.data.filter(d => d.type === 'bar' && d.x && d.base)"
-                         ".flatMap(d => Array.from(d.base, (b, i) => b + d.x[i]))); }")
+    return page.evaluate(
+        f"() => {{ const c = {CHARTS}.at(-1); if (!c) return 0; "
+        "const unit = (c.layout.xaxis.title?.text ?? '').includes('(s)') ? 1000 : 1; "
+        "return unit * Math.max(0, ...c.data.filter(d => d.type === 'bar' && d.x && d.base)"
+        ".flatMap(d => Array.from(d.base, (b, i) => b + d.x[i]))); }"
+    )
 
 
 def advances(page: Page, *, times: int) -> None:

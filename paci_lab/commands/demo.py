@@ -28,7 +28,7 @@ REAL = TrainSpec(
     schedule="1f1b",
     stages=2,
     window=2,
-    microbatches=60,
+    microbatches=50,
     model="nano",
     microbatch_size=8,
     partition=[5, 5],
@@ -53,7 +53,7 @@ PACED = TrainSpec(
     learning_rate_schedule="constant",
     warmup=80 / 1360,
     weight_decay=0.0,
-    target_loss=3.0,
+    target_loss=3.3,
     evaluate_every=32,
 )
 """Eight paced stages. All contenders start from the same weights, see the same batches and stop at the same target."""

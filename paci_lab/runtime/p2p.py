@@ -64,7 +64,7 @@ class Inbox:
         self.post()
 
     def post(self) -> None:
-        """Keep `AHEAD` receives posted."""
+        """Post receives until `AHEAD` are."""
         while self.unposted and len(self.posted) < AHEAD:
             buffer = (
                 self.free.pop()
@@ -76,7 +76,8 @@ class Inbox:
             self.unposted -= 1
 
     def take(self) -> Tensor:
-        """The next message; blocks until it is there. Give it back with `give_back` once nothing reads it any more."""
+        """The next message; blocks until it is there. Call `post` soon after, and `give_back` with the message once
+        nothing reads it any more."""
         buffer, work = self.posted.popleft()
         _guarded(self.peer, work.wait)  # on NCCL this makes the stream wait, not the host
         if self.staged:
@@ -84,7 +85,6 @@ class Inbox:
             self.free.append(buffer)
         else:
             message = buffer
-        self.post()
         return message
 
     def give_back(self, message: Tensor) -> None:

@@ -13,6 +13,8 @@ __all__ = ["GpuTimer", "HostTimer", "make_timer"]
 Done = Callable[[int, int], None]
 """Called with start and end in nanoseconds since training began."""
 
+_WAKE_NS = 150_000
+
 
 class HostTimer:
     """For operations that are over when their call returns (CPU); a paced one sleeps to its stated duration."""
@@ -24,15 +26,22 @@ class HostTimer:
     def start(self) -> int:
         return time.monotonic_ns()
 
-    def stop(self, started: int, pace_ns: int, done: Done) -> None:
+    def stop(self, started: int, pace_ns: int) -> tuple[int, int]:
         """End an operation that began at `started`, after `pace_ns` at the earliest (0: at once)."""
         if pace_ns:
             left = started + pace_ns - time.monotonic_ns()
-            if left > 0:
-                time.sleep(left / 1e9)
-            else:
+            if left <= 0:
                 self.overruns += 1
-        done(started - self.begin_ns, time.monotonic_ns() - self.begin_ns)
+            elif left > _WAKE_NS:
+                time.sleep((left - _WAKE_NS) / 1e9)
+            while time.monotonic_ns() < started + pace_ns:
+                pass  # waking up takes about as long as this: the last bit is counted, not slept
+        return started, time.monotonic_ns()
+
+    def report(self, operation: tuple[int, int], done: Done) -> None:
+        """Call `done` with the times of an operation that was stopped."""
+        start, end = operation
+        done(start - self.begin_ns, end - self.begin_ns)
 
     def settle(self, *, wait: bool = False) -> None:
         """Nothing is outstanding on a host clock."""
@@ -60,8 +69,12 @@ class GpuTimer:
         event.record()
         return event
 
-    def stop(self, started: torch.cuda.Event, pace_ns: int, done: Done) -> None:
-        self._open.append((started, self.start(), done))
+    def stop(self, started: torch.cuda.Event, pace_ns: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        return started, self.start()
+
+    def report(self, operation: tuple[torch.cuda.Event, torch.cuda.Event], done: Done) -> None:
+        """Call `done` with the times of an operation that was stopped, once they are known."""
+        self._open.append((*operation, done))
         self.settle()
 
     def settle(self, *, wait: bool = False) -> None:

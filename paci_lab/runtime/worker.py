@@ -118,9 +118,15 @@ class Worker:
                 inbox.give_back(received)
             if not stage.first:
                 self.inboxes[op.stage, "F"].give_back(activation.detach())
-        self.timer.stop(started, self.paces[op.stage][op.kind], done)
+        pace_ns = self.paces[op.stage][op.kind]
+        if pace_ns and inbox is not None:
+            inbox.post()  # in the time that would be slept
+        operation = self.timer.stop(started, pace_ns)
         if outbox is not None:
-            outbox.send(result)
+            outbox.send(result)  # first of all: somebody is waiting for it
+        if inbox is not None:
+            inbox.post()
+        self.timer.report(operation, done)
 
     def receive(self, stage: Stage, op: Op, inbox) -> torch.Tensor:
         asked = time.monotonic_ns()
@@ -150,7 +156,7 @@ class Worker:
 
         started = self.timer.start()
         record = stage.update(update)
-        self.timer.stop(started, 0, done)
+        self.timer.report(self.timer.stop(started, 0), done)
         snapshot = evaluation_due(self.spec, update)
         if snapshot:
             before = time.monotonic_ns()
