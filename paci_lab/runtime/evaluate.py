@@ -6,6 +6,7 @@ Reads the number of an update a line from standard input, answers {"update", "va
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -30,13 +31,15 @@ def main(run_path: str) -> None:
     with contextlib.suppress(OSError, AttributeError):  # not every system has an idle class
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     run = RunDir(run_path)
+    updates = _requests()
+    first = next(updates)  # nothing is built before it is needed: that would take time from the first updates
     spec = run.spec()
     torch.set_num_threads(spec.threads)
     model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
     data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
     evaluator = Evaluator(spec, model, data, device=spec.device)
     before = None
-    for update in _requests():
+    for update in itertools.chain([first], updates):
         files = sorted(run.snapshot(update).glob("*.safetensors"))
         parameters = {name: tensor for file in files for name, tensor in load_file(file).items()}
         print(json.dumps({"update": update, "val_loss": evaluator(parameters)}), flush=True)
