@@ -16,7 +16,7 @@ from paci_lab.spec import TrainSpec
 from paci_lab.trace import Trace, TraceEvent
 
 if TYPE_CHECKING:
-    from paci_lab.replay import Replay, replay
+    from paci_lab.exact_replay import Replay, replay
     from paci_lab.runtime.launch import Run, launch, open_run
 
 __all__ = [
@@ -41,10 +41,11 @@ __all__ = [
     "validate",
 ]
 
-# torch takes seconds to import, and a command that only simulates or refuses a flag need not wait for it.
+# torch takes seconds to import, and a command that only simulates or refuses a flag need not wait for it. No module
+# here may have the name of such a function: importing the module would put it in the function's place.
 _LATER = {
-    "Replay": "replay",
-    "replay": "replay",
+    "Replay": "exact_replay",
+    "replay": "exact_replay",
     "Run": "runtime.launch",
     "launch": "runtime.launch",
     "open_run": "runtime.launch",
@@ -56,8 +57,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'paci_lab' has no attribute {name!r}")
     import importlib
 
-    module = importlib.import_module(f"paci_lab.{_LATER[name]}")
-    for other, home in _LATER.items():  # all of its names: the import has bound the module itself as `replay`
-        if home == _LATER[name]:
-            globals()[other] = getattr(module, other)
-    return globals()[name]
+    globals()[name] = value = getattr(importlib.import_module(f"paci_lab.{_LATER[name]}"), name)
+    return value

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -265,3 +267,8 @@ def test_the_engine_has_no_pickle():
     for path in Path(paci_lab.__file__).parent.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert "import pickle" not in text and "torch.load" not in text and "torch.save" not in text, path
+
+
+def test_the_function_stays_a_function_whatever_is_imported():
+    code = "import paci_lab.lessons, paci_lab; assert callable(paci_lab.replay) and callable(paci_lab.simulate)"
+    subprocess.run([sys.executable, "-c", code], check=True)
