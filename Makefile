@@ -79,8 +79,9 @@ test: setup ## the fast test suite
 test-slow: setup ## the tests that take minutes or download
 	$(PY) -m pytest -m slow $(ARGS)
 
-bench: setup ## measure the engine on this machine
+bench: setup ## measure the engine and the charts on this machine
 	$(PY) -m benchmarks.engine $(ARGS)
+	$(PY) -m benchmarks.show
 
 lab: setup ## open JupyterLab at the lessons
 	$(VENV)/bin/paci-lab lab $(ARGS)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from paci_lab import InputError
+from paci_lab.machine import cpu_model
 
 __all__ = ["difference", "fingerprint", "machine_memory", "this_machine"]
 
@@ -24,7 +23,7 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
 def this_machine(device_kind: str) -> dict[str, Any]:
     """The same of this machine, without importing torch; GPUs count only where runs use them."""
     gpus = _nvidia_smi("name") if device_kind == "cuda" else []
-    return {"cpu": _cpu_model(), "cpu_cores": os.cpu_count(), "gpus": gpus}
+    return {"cpu": cpu_model(), "cpu_cores": os.cpu_count(), "gpus": gpus}
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -55,13 +54,3 @@ def _nvidia_smi(field: str) -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )

@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from paci_lab.data import open_data
 from paci_lab.errors import InputError
+from paci_lab.machine import cpu_model
 from paci_lab.measure import summarize
 from paci_lab.runtime import evaluate, worker
 from paci_lab.runtime.recorder import read_now
@@ -291,7 +292,7 @@ def describe_machine(spec: TrainSpec) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": f"{platform.system()} {platform.release()}",
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpu_cores": os.cpu_count(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         if spec.device == "cuda"
@@ -301,16 +302,6 @@ def describe_machine(spec: TrainSpec) -> dict[str, Any]:
         "corpus": data.name,
         "corpus_sha256": data.sha256,
     }
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
 
 
 def _git_state() -> str | None:
