@@ -41,7 +41,8 @@ def server():
     user = "postgres" if root else getpass.getuser()
 
     def call(*command: str) -> None:
-        as_user = ["runuser", "-u", "postgres", "--"] if root else []
+        runuser = shutil.which("runuser", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+        as_user = [runuser, "-u", "postgres", "--"] if root else []
         subprocess.run([*as_user, *command], check=True, cwd=folder, stdout=subprocess.DEVNULL)
 
     data, pg_ctl = str(folder / "data"), str(Path(INITDB).with_name("pg_ctl"))

@@ -13,7 +13,7 @@ __all__ = ["GpuTimer", "HostTimer", "make_timer"]
 Done = Callable[[int, int], None]
 """Called with start and end in nanoseconds since training began."""
 
-_WAKE_NS = 150_000
+_WAKE_NS = 50_000
 
 
 class HostTimer:
@@ -35,7 +35,7 @@ class HostTimer:
             elif left > _WAKE_NS:
                 time.sleep((left - _WAKE_NS) / 1e9)
             while time.monotonic_ns() < started + pace_ns:
-                pass  # waking up takes about as long as this: the last bit is counted, not slept
+                pass  # waking up takes about as long as this; longer, and waking ranks would wait for spinning ones
         return started, time.monotonic_ns()
 
     def report(self, operation: tuple[int, int], done: Done) -> None:
