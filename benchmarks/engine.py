@@ -25,7 +25,9 @@ from paci_lab.models import build_model
 from paci_lab.partition import balanced_partition, measure_layer_costs
 from paci_lab.runtime.guard import guarded_step
 from paci_lab.runtime.launch import Run, launch
+from paci_lab.runtime.recorder import Recorder
 from paci_lab.runtime.resolve import resolve
+from paci_lab.runtime.rundir import RunDir
 from paci_lab.schedules import PACI
 from paci_lab.simulate import Costs, simulate
 from paci_lab.spec import TrainSpec
@@ -76,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         for measure in (
             simulator,
             guard,
+            trace_event,
             lambda: paced_stages(folder, 1 if chosen.quick else 3, chosen.quick),
             lambda: computing_stages(folder, rounds, chosen.quick),
         ):
@@ -138,6 +141,24 @@ def simulator() -> list[dict[str, Any]]:
             "at most 10 ms",
         ),
     ]
+
+
+def trace_event() -> list[dict[str, Any]]:
+    """What one event costs a rank, with its share of the writing: the trace's cost, free of the noise of two runs."""
+    count = 5000
+    with tempfile.TemporaryDirectory() as name:
+        run = RunDir(Path(name))
+        run.create(PACED, {})
+        recorder = Recorder(run, 0, trace=True)
+
+        def record() -> None:
+            for number in range(count):
+                recorder.event(0, "F", number, number * 1000, number * 1000 + 999, 1, 1)
+                if number % 10 == 0:  # as often as a rank with an operation every 10 ms writes them out
+                    recorder.flush()
+
+        seconds = timed(record, 20)
+    return [figure("trace: one event", [1e6 * s / count for s in seconds], "µs", "1 % of 20 ms: 200 µs")]
 
 
 def guard() -> list[dict[str, Any]]:
@@ -216,11 +237,11 @@ def computing_stages(folder: Path, rounds: int, quick: bool) -> list[dict[str, A
 def sized(spec: TrainSpec) -> TrainSpec:
     """`spec` with the partition and the micro-batch size that make a stage work for about `STAGE_S`."""
     model = build_model(spec.model)
-    costs = measure_layer_costs(model, 1)
-    per_sequence = sum(costs) / spec.stages
-    return spec.replace(
-        partition=balanced_partition(costs, spec.stages), microbatch_size=max(1, round(STAGE_S / per_sequence))
-    )
+    size = 1
+    for _ in range(3):  # a larger micro-batch takes less per sequence, so it is measured at its own size
+        costs = measure_layer_costs(model, size)
+        size = max(1, round(size * STAGE_S / (sum(costs) / spec.stages)))
+    return spec.replace(partition=balanced_partition(costs, spec.stages), microbatch_size=size)
 
 
 def gaps_us(run: Run) -> list[float]:

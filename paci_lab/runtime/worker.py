@@ -35,6 +35,10 @@ PEER_LOST_EXIT = 3
 _WAIT_NS = 100_000
 """A message that is there within this is not waited for: it is the time that asking takes."""
 
+_PACED_DELAY = 0.25
+"""Share of a paced operation's time before its real work. Ranks that share cores end and begin operations in the same
+moments; there the cores belong to the messages, and the work is done when nobody waits for one."""
+
 
 class Worker:
     """Stages of one rank, its links and its recorder; `run` interprets the schedule."""
@@ -108,7 +112,12 @@ class Worker:
                 self.idle_since = end_ns
             self.recorder.event(op.stage, op.kind, op.microbatch, start_ns, end_ns, version, update)
 
+        pace_ns = self.paces[op.stage][op.kind]
         started = self.timer.start()
+        if pace_ns:
+            if inbox is not None:
+                inbox.post()
+            time.sleep(pace_ns * _PACED_DELAY / 1e9)
         if op.kind == "F":
             result = stage.forward(op.microbatch, received)
         else:
@@ -118,9 +127,6 @@ class Worker:
                 inbox.give_back(received)
             if not stage.first:
                 self.inboxes[op.stage, "F"].give_back(activation.detach())
-        pace_ns = self.paces[op.stage][op.kind]
-        if pace_ns and inbox is not None:
-            inbox.post()  # in the time that would be slept
         operation = self.timer.stop(started, pace_ns)
         if outbox is not None:
             outbox.send(result)  # first of all: somebody is waiting for it
