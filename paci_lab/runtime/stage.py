@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from paci_lab.accumulation import LocalAccumulation
 from paci_lab.data import Data
 from paci_lab.models import Model
 from paci_lab.optimizers import build_optimizer, learning_rate_factor
-from paci_lab.runtime.guard import guarded_step
 from paci_lab.schedules import Schedule
 from paci_lab.spec import TrainSpec
 
@@ -83,7 +83,9 @@ class Stage:
             implementation=spec.optimizer_implementation,
             options=optimizer_options(spec),
         )
-        self.version = 0
+        self.accumulation = LocalAccumulation(
+            self.optimizer, window=schedule.window, parameters=self.optimizer.parameters
+        )
         self.held: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # micro-batch -> (input, output), forward done and backward not
@@ -91,6 +93,11 @@ class Stage:
         self.weight_copies = 1.0  # measured by warm_up
         self.tokens = 0
         self.total_tokens = sum(map(data.train_tokens, range(schedule.microbatches)))
+
+    @property
+    def version(self) -> int:
+        """Updates made so far: the weight version."""
+        return self.accumulation.version
 
     # -- the three operations -------------------------------------------------------------------------------------
     def forward(self, microbatch: int, activation: Tensor | None) -> Tensor | None:
@@ -128,9 +135,7 @@ class Stage:
         )
         self.optimizer.scale_learning_rate(factor)
         norm = self.gradient_norm()
-        guarded_step(self.optimizer.step, self.optimizer.parameters)
-        self.optimizer.zero_grad()
-        self.version += 1
+        self.accumulation.step()
         total = sum(loss * self.data.train_tokens(microbatch) for microbatch, loss in losses)
         train_loss = total / max(self.window_tokens(update), 1) if self.last else None
         return UpdateRecord(
