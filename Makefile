@@ -70,8 +70,9 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-demo: setup ## the main job: train flush and PACI pipelines here and compare them
+demo: setup ## the main job: train flush and PACI pipelines here, compare them and tune the window (eight minutes)
 	$(VENV)/bin/paci-lab demo $(ARGS)
+	$(VENV)/bin/paci-tune demo
 
 test: setup ## the fast test suite
 	$(PY) -m pytest -m "not slow" $(ARGS)

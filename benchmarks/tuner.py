@@ -4,6 +4,7 @@
 directories. Studies are then replayed over them, each with the seeds in another order: a trial gets the recorded run of
 its point and seed, evaluation by evaluation, and is stopped where the tuner stops it.
 `scale` times a study with 1,000 finished trials.
+`live` runs real studies on paced devices against searching everything, in less than 20 minutes; see tuner_live.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import tuning
+from benchmarks.tuner_live import FOLDER as LIVE_FOLDER
+from benchmarks.tuner_live import live
 from paci_lab import InputError, TrainSpec, launch, open_run
 from paci_lab.commands.common import print_table, write_figures
 from tuning.confirm import FRESH
@@ -283,8 +286,11 @@ def scale(folder: Path, count: int = 1000) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["record", "replay", "scale", []], help="default: all three")
+    parser.add_argument(
+        "what", nargs="*", choices=["record", "replay", "scale", "live", []], help="default: all but live"
+    )
     parser.add_argument("--folder", default=str(FOLDER), help=f"of the recordings (default {FOLDER})")
+    parser.add_argument("--studies", type=int, default=STUDIES, help=f"live studies (default {STUDIES})")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     wanted = arguments.what or ["record", "replay", "scale"]
@@ -296,6 +302,8 @@ def main() -> int:
             figures["replay"] = replay(Path(arguments.folder))
         if "scale" in wanted:
             figures["scale"] = scale(Path(arguments.folder))
+        if "live" in wanted:
+            figures["live"] = live(LIVE_FOLDER, arguments.studies)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

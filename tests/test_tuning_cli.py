@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import tuning.demo
 from paci_lab import TrainSpec
+from tuning import Settings, Space
 from tuning.cli import main
 from tuning.commands import COMMANDS
 
@@ -56,12 +58,42 @@ def test_the_way_of_a_study_through_the_commands(tmp_path, capsys, monkeypatch):
     assert json.loads(captured.out)["best"]["paci"]["point"] == "paci-4" and "paci-lab show" in captured.err
     assert main(["confirm", "s"]) == 0
     Path("s/report.html").unlink()
+    capsys.readouterr()
     assert main(["report", "s"]) == 0 and Path("s/report.html").exists()
+    assert "optuna-dashboard s/study.journal" in said(capsys)
     assert main(["apply", "s"]) == 2 and "measured" in said(capsys)
     assert main(["apply", "s", "--machine-of", "s/baseline", "--out", "mine.toml"]) == 0
     assert TrainSpec.load("mine.toml").window == 4
     assert main(["run", *FLAGS, "--study", "s2", "--warm-start", "s"]) == 0
     assert "Warm start from s" in said(capsys)
+
+
+def test_a_front_is_printed_and_a_point_of_it_applied(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *FLAGS, "--study", "s", "--pareto", "--memory", "1000000", "--json", "found.json"]) == 0
+    assert "the front of time and memory" in said(capsys)
+    assert [spot["point"] for spot in json.loads(Path("found.json").read_text())["front"]] == ["paci-4"]
+    assert main(["apply", "s", "--machine-of", "s/baseline", "--pick", "least-memory", "--out", "mine.toml"]) == 0
+    assert TrainSpec.load("mine.toml").window == 4
+    capsys.readouterr()
+    assert main(["apply", "s", "--machine-of", "s/baseline", "--pick", "paci-9", "--out", "other.toml"]) == 2
+    assert "--pick = paci-9" in said(capsys) and not Path("other.toml").exists()
+
+
+def test_the_demo_replaces_its_own_study_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base = TrainSpec(stages=4, window=8, microbatches=800, model="femto", device="cpu", evaluate_every=16)
+    space = Space(windows=(4,), flush_windows=(8,))
+    asked = Settings(base=base, space=space, launcher=LAUNCHER, budget_s=500.0, seeds=1, confirm_seeds=4)
+    monkeypatch.setattr(tuning.demo, "SETTINGS", asked)
+    for _ in range(2):
+        assert main(["demo"]) == 0
+        text = said(capsys)
+        assert "Take paci-4" in text and "4 fresh seeds" in text and "runs/demo/study/report.html" in text
+    assert len(list(Path("runs/demo/study/confirm").iterdir())) == 8
+    asked.replace(seeds=2).save(Path("runs/demo/study/study.toml"))  # now it is somebody's own
+    assert main(["demo"]) == 2
+    assert "name another folder" in said(capsys) and Path("runs/demo/study/report.html").exists()
 
 
 def test_a_plan_tells_gap_bubble_memory_and_cost_and_starts_nothing(tmp_path, capsys, monkeypatch):
@@ -103,6 +135,7 @@ def test_a_plan_tells_gap_bubble_memory_and_cost_and_starts_nothing(tmp_path, ca
         (["run", "--launcher", "pigeons"], "launcher = pigeons"),
         (["run", "--launcher-option", "gpus"], "NAME=VALUE"),
         (["run", "--memory", "lots"], "memory = lots"),
+        (["run", "--sampler", "random"], "sampler = random"),
         (["run", "--optimizer", "3", "--windows", "a..b"], "optimizer"),
         (["run", "--schedule", "none"], "schedule = none"),
         (["run", "--warm-start", "nowhere"], "study.toml"),

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import optuna
 import pytest
 from engine_helpers import wait_until
 
 import tuning
 from paci_lab import InputError, TrainSpec
 from tuning.confirm import FRESH
-from tuning.race import Seen, contenders, next_point
+from tuning.race import Seen, contenders, front, next_point
 from tuning.recommend import apply
 from tuning.search import Search, rebuild
 from tuning.side import point_key
 from tuning.space import Space
 from tuning.stats import interval_of_median, log_ratio
 from tuning.storage import open_side, open_storage, seen_trials
-from tuning.trial import read_trials
+from tuning.trial import memory_so_far, read_trials
 from tuning.warm import warm_start
 
 LAUNCHER = f"{Path(__file__).with_name('tuning_landscape.py')}:Landscape"
@@ -107,6 +109,18 @@ def test_fresh_seeds_may_overturn_the_search(tmp_path):
     assert found["sentence"].startswith("Take flush-8") and "search alone would have taken paci-4" in found["sentence"]
 
 
+def test_a_winner_that_misses_with_every_fresh_seed_is_not_taken(tmp_path):
+    made = study(tmp_path / "s", seeds=1, confirm_seeds=2)
+    made.run()
+    for trial in made.trials():
+        if trial.phase == "final" and trial.side == "paci":
+            dataclasses.replace(trial, status="missed", value=99.0, constraints={"target": 0.1}).save(Path(trial.path))
+    found = made.recommendation()
+    assert found["point"] == "flush-8" and found["ratio"] is None and found["confirmed"]
+    assert "paci-4 missed the target with every one of its 2 fresh seeds" in found["sentence"]
+    assert "search alone would have taken paci-4" in found["sentence"]
+
+
 def test_a_best_window_at_the_edge_of_its_list_is_pointed_out(tmp_path):
     found = study(
         tmp_path / "s", space=tuning.Space(windows=(2, 4), flush_windows=(4, 8, 16)), seeds=1, confirm_seeds=4
@@ -162,7 +176,7 @@ def test_a_failure_is_finite_infeasible_never_recommended_and_the_next_trial_run
     assert {t.status for t in failed} == {status} and all(t.constraints["target"] > 0 for t in failed)
     assert len(failed) == (1 if fault == "oom" else 2)  # what may have been chance gets a second chance
     assert found["point"] in ("paci-2", "paci-8")
-    stored = seen_trials(open_side(open_storage(made.folder, None), made.name, made.sides["paci"], 1.5))
+    stored = seen_trials(open_side(open_storage(made.folder, None), made.name, made.sides["paci"], made.settings))
     assert all(
         t.state == "COMPLETE" and t.value == 2 * made.frozen.time_cap_s and not t.feasible
         for t in stored
@@ -182,6 +196,109 @@ def test_a_point_over_the_memory_limit_is_not_recommended(tmp_path):
     over = of(made.trials(), "paci", 4)[0]
     assert over.status == "reached" and over.constraints["memory"] == pytest.approx(0.6) and not over.feasible
     assert found["point"] in ("paci-2", "paci-8")
+
+
+# -- time and memory --------------------------------------------------------------------------------------------------
+LIGHT = {"paci-16": 60, "paci-8": 80, "flush-16": 70, "paci-1": 99.5}
+
+
+def test_pareto_keeps_the_slow_point_with_little_memory_and_names_both_ends(tmp_path):
+    made = study(
+        tmp_path / "s", pareto=True, launcher_options={"memory": LIGHT, "slope": 0.6}, seeds=2, confirm_seeds=4
+    )
+    found, trials = made.run(), made.trials()
+    assert [spot["point"] for spot in found["front"]] == ["paci-4", "paci-8", "paci-16"]
+    assert [spot["memory_bytes"] for spot in found["front"]] == [400, 320, 240]
+    assert found["point"] == "paci-4"
+    assert "paci-4 is the fastest" in found["sentence"] and "paci-16 the one with least memory" in found["sentence"]
+    # all of the front have had the shared seeds, and the one with least memory the fresh ones as well
+    for window in (4, 8, 16):
+        assert {t.seed for t in trials if t.side == "paci" and t.params["window"] == window} >= {0, 1}
+    assert {t.seed for t in trials if t.phase == "final" and t.params["window"] == 16} == {FRESH + n for n in range(4)}
+    # half a per cent less memory than the best is no reason to let a slow point go on
+    assert {t.status for t in of(trials, "paci", 1)} == {"pruned"}
+    page = (made.folder / "report.html").read_text()
+    assert "Time against memory" in page and "The front of time and memory" in page
+    assert (made.folder / "recommended.toml").read_text().count("[[front]]") == 3
+
+
+def test_without_pareto_the_slow_point_with_little_memory_is_stopped(tmp_path):
+    made = study(tmp_path / "s", launcher_options={"memory": LIGHT, "slope": 0.6}, seeds=1, confirm_seeds=1)
+    found = made.run()
+    assert {t.status for t in of(made.trials(), "paci", 16)} == {"pruned"} and "front" not in found
+    with pytest.raises(InputError) as refusal:
+        apply(made, tmp_path / "spec.toml", run=made.folder / "baseline", pick="least-memory")
+    assert refusal.value.what == "--pick" and "--pareto" in refusal.value.fix
+
+
+def test_apply_takes_the_point_of_the_front_that_is_named(tmp_path):
+    made = study(
+        tmp_path / "s", pareto=True, launcher_options={"memory": LIGHT, "slope": 0.6}, seeds=1, confirm_seeds=1
+    )
+    made.run()
+    windows = {}
+    for pick in (None, "fastest", "least-memory", "paci-8"):
+        apply(made, tmp_path / "spec.toml", run=made.folder / "baseline", pick=pick)
+        windows[pick] = TrainSpec.load(tmp_path / "spec.toml").window
+    assert windows == {None: 4, "fastest": 4, "least-memory": 16, "paci-8": 8}
+    with pytest.raises(InputError) as refusal:
+        apply(made, tmp_path / "other.toml", run=made.folder / "baseline", pick="paci-2")
+    assert "fastest, least-memory, paci-4" in refusal.value.allowed and not (tmp_path / "other.toml").exists()
+
+
+def test_the_front_survives_a_rebuild_and_a_memory_limit_cuts_it(tmp_path):
+    made = study(tmp_path / "s", pareto=True, memory=330, launcher_options={"memory": LIGHT, "slope": 0.6}, seeds=1)
+    found = made.run(confirm=False)
+    assert [spot["point"] for spot in found["front"]] == ["paci-8", "paci-16"] and found["point"] == "paci-8"
+    rebuild(made)
+    assert made.run(confirm=False) == found
+
+
+@pytest.mark.parametrize(("sampler", "pareto"), [("tpe", True), ("gp", True), ("gp", False)])
+def test_a_range_is_sampled_for_time_alone_or_for_memory_too(tmp_path, sampler, pareto):
+    space = tuning.Space.from_dict({"windows": "2..32", "flush_windows": [8], "learning_rate_scales": "0.5..2"})
+    asked = {"sampler": sampler, "pareto": pareto, "launcher_options": {"memory": LIGHT}}
+    made, done = study(tmp_path / "s", space=space, seeds=1, **asked), []
+
+    def stop_after_some(sentence, trial):
+        if trial is not None and trial.value is not None and trial.side == "paci":
+            done.append(point_key(trial.params))
+            if len(done) == 8:  # the model has proposed some by then
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.run(progress=stop_after_some, confirm=False)
+    assert len(set(done)) > 4  # more than theory's own
+    opened = open_side(open_storage(made.folder, None), made.name, made.sides["paci"], made.settings)
+    assert isinstance(opened.sampler, {"tpe": optuna.samplers.TPESampler, "gp": optuna.samplers.GPSampler}[sampler])
+    assert all(t.memory_bytes > 0 for t in seen_trials(opened) if t.state == "COMPLETE")
+
+
+def test_a_front_leaves_out_what_is_beaten_in_both_and_equal_memory():
+    spots = [(1.0, 100.0), (2.0, 100.0), (3.0, 99.5), (4.0, 80.0), (5.0, 90.0), (6.0, 10.0)]
+    assert front(reversed(spots), lambda spot: spot) == [(1.0, 100.0), (4.0, 80.0), (6.0, 10.0)]
+
+
+def test_memory_so_far_reads_whole_lines_alone(tmp_path):
+    assert memory_so_far(tmp_path) == 0
+    (tmp_path / "updates").mkdir()
+    (tmp_path / "environment.json").write_text('{"gpus": []}')
+    lines = [json.dumps({"peak_memory_bytes": n, "pad": "x" * 900}) + "\n" for n in range(1, 21)]
+    (tmp_path / "updates" / "rank0.jsonl").write_text("".join(lines) + '{"peak_memory_by')
+    (tmp_path / "updates" / "rank1.jsonl").write_text('{"peak_memory_bytes": 5}\n')
+    (tmp_path / "updates" / "rank2.jsonl").write_text('{"peak_mem')
+    assert memory_so_far(tmp_path) == 25
+    (tmp_path / "environment.json").write_text('{"gpus": ["one", "two", "three"]}')
+    assert memory_so_far(tmp_path) == 20
+
+
+# -- samplers ---------------------------------------------------------------------------------------------------------
+def test_gp_without_its_packages_says_what_to_install_before_anything_runs(tmp_path, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "scipy" else real(name))
+    with pytest.raises(InputError) as refusal:
+        study(tmp_path / "s", sampler="gp")
+    assert refusal.value.fix == "run: python -m pip install scipy" and not (tmp_path / "s").exists()
 
 
 def test_a_target_that_flush_never_reaches_is_refused_and_the_baseline_kept(tmp_path):

@@ -149,7 +149,17 @@ def test_a_space_file_with_wrong_values_is_refused(name, value):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"budget_s": 0}, {"slack": 1}, {"seeds": 0}, {"memory": "half"}, {"memory": "120%"}, {"price": -1}]
+    "changes",
+    [
+        {"budget_s": 0},
+        {"slack": 1},
+        {"seeds": 0},
+        {"memory": "half"},
+        {"memory": "120%"},
+        {"price": -1},
+        {"sampler": "x"},
+        {"pareto": 1},
+    ],
 )
 def test_wrong_settings_are_refused(changes):
     with pytest.raises(InputError):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import plotly.graph_objects as go
 
 from paci_lab.show.palette import LIGHT
+from tuning.pareto import Spot
 from tuning.side import SIDES, point_key
 from tuning.stats import interval_of_median
 from tuning.theory import paci_windows
@@ -164,8 +165,10 @@ def _pace(group: Sequence[Trial]) -> tuple[float, float]:
     )
 
 
-def memory(trials: Sequence[Trial], label: Callable[[Trial], str], limit: int | None) -> go.Figure:
-    """Time against memory; a line joins the points that no other beats in both."""
+def memory(
+    trials: Sequence[Trial], front: Sequence[Spot], label: Callable[[Trial], str], limit: int | None
+) -> go.Figure:
+    """Time against memory of every run; a line joins the medians of the points that no other beats in both."""
     figure = go.Figure()
     good = [t for t in trials if t.status == "reached" and t.figures.get("device_memory_bytes")]
     for side in SIDES:
@@ -179,17 +182,16 @@ def memory(trials: Sequence[Trial], label: Callable[[Trial], str], limit: int | 
             text=[label(t) for t in group],
             hovertemplate="%{text}<br>%{x:,.0f} MiB, %{y:.1f} s<extra></extra>",
         )
-    front, lowest = [], math.inf
-    for trial in sorted(good, key=lambda t: (t.figures["device_memory_bytes"], t.value)):
-        if trial.value < lowest:
-            front, lowest = [*front, trial], trial.value
     figure.add_scatter(
-        x=[t.figures["device_memory_bytes"] / 2**20 for t in front],
-        y=[t.value for t in front],
-        mode="lines",
-        line={"color": LIGHT.muted, "dash": "dot", "shape": "hv"},
-        name="no other is better in both",
-        hoverinfo="skip",
+        x=[spot.memory_bytes / 2**20 for spot in front],
+        y=[spot.time_s for spot in front],
+        text=[label(spot.trial) for spot in front],
+        mode="lines+markers+text",
+        textposition="top right",
+        line={"color": LIGHT.muted, "dash": "dot", "shape": "vh"},
+        marker={"symbol": "diamond-open", "size": 14, "color": LIGHT.ink},
+        name="medians of the points that no other beats in both",
+        hovertemplate="%{text}: median<br>%{x:,.0f} MiB, %{y:.1f} s<extra></extra>",
     )
     if limit:
         figure.add_vline(x=limit / 2**20, line={"color": LIGHT.ink, "width": 1.5}, annotation_text="limit")

@@ -13,9 +13,9 @@ from paci_lab.commands.common import (
     print_table,
     write_figures,
 )
+from tuning import tables
 from tuning.flags import add_space, settings_from
 from tuning.settings import duration_text, parse_duration
-from tuning.side import SIDES
 
 __all__ = ["COMMANDS"]
 
@@ -31,46 +31,7 @@ def do_plan(arguments: argparse.Namespace) -> int:
     from tuning.plan import plan
 
     found = plan(settings_from(arguments))
-    for name in SIDES:
-        side = found["sides"][name]
-        kind = f"{side['points']} points, each tried once" if side["enumerated"] else "a sampler takes over after these"
-        print_table(
-            f"{name}: {kind}",
-            ["window", "why", "gap max\n(mean)", "bubble", "in flight\nstage 0", "per update", "largest stage"],
-            [
-                [
-                    str(r["window"]),
-                    r["reason"],
-                    f"{r['gap_max']} ({r['gap_mean']:.2f})",
-                    f"{r['bubble']:.0%}",
-                    str(r["held"]),
-                    "?" if r["per_update_s"] is None else f"{r['per_update_s']:.3f} s",
-                    f"{max(r['memory_bytes']) / 2**20:,.1f} MiB",
-                ]
-                for r in side["windows"]
-            ],
-            left=2,
-        )
-    screen = console()
-    screen.print(
-        "Largest stage: weights, gradients, optimizer state and activations in fp32; what torch itself takes "
-        "comes on top.",
-        style="dim",
-    )
-    if found["trial_s"] is None:
-        screen.print(
-            "Only the baseline can say how long a trial takes here: it runs first, and a budget that is too "
-            "small is refused then."
-        )
-    else:
-        screen.print(
-            f"Baseline, then about {found['trials']} trials of up to {duration_text(found['trial_s'])} each "
-            f"(half as long where they "
-            f"are stopped early), then {found['confirmation']} runs of confirmation: "
-            f"{duration_text(found['budget_s'])} on "
-            f"{found['devices']} devices, {found['budget_s'] * found['devices'] / 3600:.2f} device-hours. "
-            f"Nothing was started."
-        )
+    tables.print_plan(found)
     write_figures(arguments.json, found)
     return 0
 
@@ -107,6 +68,27 @@ def do_run(arguments: argparse.Namespace) -> int:
         settings, told = warm_start(settings, Study.open(arguments.warm_start))
         console().print(told)
     return _work(Study.create(arguments.study, settings), arguments)
+
+
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--study",
+        default="runs/demo/study",
+        metavar="DIR",
+        help="folder for the study; one of an earlier demo is replaced (default runs/demo/study)",
+    )
+    _add_work(parser)
+
+
+def do_demo(arguments: argparse.Namespace) -> int:
+    from tuning.demo import SETTINGS, fresh
+    from tuning.study import Study
+
+    console().print(
+        f"\n[bold]A study: which window?[/bold] {SETTINGS.base.stages} paced stages, four windows of PACI and "
+        f"three of flush, within {duration_text(SETTINGS.budget_s)}"
+    )
+    return _work(Study.create(fresh(Path(arguments.study)), SETTINGS), arguments)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
@@ -158,6 +140,8 @@ def _progress(sentence: str, trial: Any) -> None:
 
 def _finish(study: Any, found: dict[str, Any], arguments: argparse.Namespace) -> int:
     console().print(found["sentence"], style="bold")
+    if found.get("front"):
+        tables.print_front(found["front"])
     console().print(f"Report: {study.folder / 'report.html'}   Use it: paci-tune apply {study.folder}", style="dim")
     write_figures(arguments.json, found)
     return 0 if found["point"] else 1
@@ -206,12 +190,23 @@ def do_report(arguments: argparse.Namespace) -> int:
     from tuning.study import Study
 
     study = Study.open(arguments.study)
-    return _finish(study, study.report(), arguments)
+    code = _finish(study, study.report(), arguments)
+    storage = "URL, the study's --storage" if study.settings.storage else study.folder / "study.journal"
+    console().print(
+        f"Every trial in Optuna's own dashboard (python -m pip install optuna-dashboard): optuna-dashboard {storage}",
+        style="dim",
+    )
+    return code
 
 
 def add_apply(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", metavar="STUDY", help="the study's folder")
     parser.add_argument("--out", default="spec.toml", metavar="FILE", help="the spec to write (default spec.toml)")
+    parser.add_argument(
+        "--pick",
+        metavar="X",
+        help="of a study with --pareto: fastest, least-memory or a point of the front (default: the recommended one)",
+    )
     parser.add_argument(
         "--machine-of", metavar="RUN", help="a run directory made where the spec will be used (default: this machine)"
     )
@@ -225,6 +220,7 @@ def do_apply(arguments: argparse.Namespace) -> int:
         Study.open(arguments.study),
         Path(arguments.out),
         run=Path(arguments.machine_of) if arguments.machine_of else None,
+        pick=arguments.pick,
     )
     console().print(f"Written: {arguments.out}. Train with it: paci-lab train {arguments.out}")
     return 0
@@ -242,6 +238,12 @@ COMMANDS = {
         "paci-tune run spec.toml --study tune/mine --budget 30m",
         add_run,
         do_run,
+    ),
+    "demo": (
+        "a short study on this machine, in under three minutes",
+        "paci-tune demo",
+        add_demo,
+        do_demo,
     ),
     "status": ("what a study has done so far", "paci-tune status tune/mine", add_study, do_status),
     "resume": (

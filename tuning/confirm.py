@@ -1,16 +1,19 @@
 """The confirmation: shared seeds for the best three, then fresh seeds for the winner and its rival, interleaved.
 
 The rival is the best point of the other side: the winner of a search has been lucky as well as good, and fresh seeds
-take the luck away. Pruning is off here, only the study's time cap holds.
+take the luck away. Where memory matters too, the point with least memory runs beside them. Pruning is off here, only
+the study's time cap holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tuning.execute import execute, free_folder
 from tuning.launchers import Launcher
 from tuning.locks import held
+from tuning.pareto import pareto_front
 from tuning.race import median_value
 from tuning.settings import duration_text
 from tuning.side import point_key
@@ -65,13 +68,13 @@ def run_confirmation(
     """Run what is missing of it. With `within_budget`, a round that the budget has no room for is left out."""
     with held(study.folder / "controllers" / "confirm.lock"):
         settings = study.settings
-        for _, trial in ranked_points(study.trials())[:_BEST]:
+        best = [trial for _, trial in ranked_points(study.trials())[:_BEST]]
+        for trial in _distinct([*best, *_front(study)]):
             for seed in range(settings.seeds):
                 _run(study, frozen, launcher, progress, trial, seed, "shared", within_budget)
-        winner, rival = finalists(study.trials(), seeds=settings.seeds)
-        pair = [t for t in (winner, rival) if t is not None]
+        last = _distinct([*finalists(study.trials(), seeds=settings.seeds), *_front(study)[-1:]])
         for round_ in range(settings.confirm_seeds):
-            missing = [t for t in pair if not _done(study, t, FRESH + round_)]
+            missing = [t for t in last if not _done(study, t, FRESH + round_)]
             needed = sum(t.value for t in missing) + len(missing) * frozen.overhead_s
             left = settings.budget_s - study.spent_s
             if within_budget and missing and left < needed:
@@ -82,8 +85,25 @@ def run_confirmation(
                     None,
                 )
                 return
-            for trial in pair if round_ % 2 == 0 else reversed(pair):  # a machine that slows down slows both
+            for trial in last if round_ % 2 == 0 else reversed(last):  # a machine that slows down slows all
                 _run(study, frozen, launcher, progress, trial, FRESH + round_, "final", False)
+
+
+def _front(study: Study) -> list[Trial]:
+    """The front as the search has left it, least memory last; empty where memory is not asked for."""
+    if not study.settings.pareto:
+        return []
+    searched = [t for t in study.trials() if t.seed < FRESH]
+    return [spot.trial for spot in pareto_front(searched)]
+
+
+def _distinct(trials: Sequence[Trial | None]) -> list[Trial]:
+    """One trial of every point among them, in order."""
+    found: dict[str, Trial] = {}
+    for trial in trials:
+        if trial is not None:
+            found.setdefault(_key(trial), trial)
+    return list(found.values())
 
 
 def _run(

@@ -49,10 +49,21 @@ def add_space(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--confirm-seeds", type=int, default=5, help="fresh seeds of the last two (default 5)")
     group.add_argument("--memory", metavar="X", help="most memory a device may use: bytes or a share such as 90%%")
     group.add_argument(
+        "--pareto",
+        action="store_true",
+        help="look for little memory as well as little time, and show the front of both",
+    )
+    group.add_argument(
+        "--sampler",
+        default="tpe",
+        metavar="X",
+        help="of spaces too large to try every point: tpe, or gp (needs scipy; default tpe)",
+    )
+    group.add_argument(
         "--hang", metavar="TIME", help="stop a trial that is silent for so long (default: from the baseline)"
     )
     group.add_argument(
-        "--launcher", default="local", metavar="X", help="local, slurm, or file.py:Class (default local)"
+        "--launcher", default="local", metavar="X", help="local, torchrun, slurm, or file.py:Class (default local)"
     )
     group.add_argument(
         "--launcher-option", action="append", default=[], metavar="NAME=VALUE", help="may be given several times"
@@ -86,6 +97,8 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
         hang_s=parse_duration(arguments.hang) if arguments.hang else None,
         launcher=arguments.launcher,
         launcher_options=options,
+        pareto=arguments.pareto,
+        sampler=arguments.sampler,
         storage=arguments.storage,
         price=arguments.price,
     )

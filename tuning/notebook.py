@@ -6,25 +6,21 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 
 from paci_lab import InputError, RunFailed
-from paci_lab.show.notebook import html_table
 from tuning import charts
-from tuning.settings import Settings, duration_text
+from tuning.settings import Settings
 from tuning.study import Study
+from tuning.trial_view import StudyView, table
 
 __all__ = ["RECORDINGS", "Controller", "start", "table", "windows_chart"]
 
 RECORDINGS = Path(__file__).parents[1] / "notebooks" / "studies"
 """Finished studies that come with the lessons."""
-
-_REFRESH_S = 1.0
 
 
 class Controller:
@@ -36,6 +32,7 @@ class Controller:
 
     def __init__(self, study: Study, process: subprocess.Popen | None = None) -> None:
         self.study, self._process = study, process
+        self._view: StudyView | None = None
 
     @property
     def running(self) -> bool:
@@ -64,28 +61,13 @@ class Controller:
             self._process.send_signal(signal.SIGINT)
             self._process.wait()
 
-    def live(self) -> Any:
-        """A table of the trials, renewed every second while the controller runs."""
-        import ipywidgets
-
-        shown = ipywidgets.HTML(table(self.study))
-        if not self.running:
-            return shown
-        stop = ipywidgets.Button(description="Stop")
-        stopped = threading.Event()
-        stop.on_click(lambda _: stopped.set())  # a callback only says so: waiting in it would hold up the page
-
-        def follow() -> None:
-            while self.running:
-                if stopped.is_set():
-                    self.stop()
-                shown.value = table(self.study)
-                time.sleep(_REFRESH_S)
-            shown.value = table(self.study)
-            stop.disabled = True
-
-        threading.Thread(target=follow, daemon=True, name="study-table").start()
-        return ipywidgets.VBox([shown, stop])
+    def live(self) -> StudyView:
+        """A table of the trials, renewed every second while the controller runs; a click on a row shows the Gantt chart
+        of that trial under it, while it runs as well. A second view of the study closes the first."""
+        if self._view is not None:
+            self._view.close()
+        self._view = StudyView(self)
+        return self._view
 
     def __repr__(self) -> str:
         return f"<study {self.study.folder}: {'running' if self.running else 'nobody works on it'}>"
@@ -123,25 +105,6 @@ def start(name: str, settings: Settings, folder: str | Path = "tune") -> Control
             start_new_session=True,
         )
     return Controller(study, process)
-
-
-def table(study: Study) -> str:
-    """HTML: what the study has spent and every trial, newest first."""
-    rows = [
-        [
-            study.label(t),
-            t.phase,
-            str(t.seed),
-            t.status,
-            "" if t.time_s is None else f"{t.time_s:.1f} s",
-            f"{t.training_s:.1f} s" if t.training_s else "",
-            Path(t.path).name,
-        ]
-        for t in reversed(study.trials())
-    ]
-    spent = f"{duration_text(study.spent_s)} of {duration_text(study.settings.budget_s)} used"
-    headings = ["point", "phase", "seed", "outcome", "to target", "trained", "run directory"]
-    return f"<p>{spent}</p>{html_table(headings, rows)}"
 
 
 def windows_chart(study: Study) -> go.Figure:

@@ -42,7 +42,7 @@ def plan(settings: Settings, *, frozen: Frozen | None = None) -> dict[str, Any]:
     baseline_s = frozen.baseline_s if frozen else None if flush.stream_s is None else flush.stream_s * TARGET_AT
     start_s = frozen.overhead_s if frozen else START_S
     cost = None if baseline_s is None else baseline_s + start_s
-    confirmation = 2 * settings.confirm_seeds + 3
+    confirmation = settings.confirmation_runs
     room = fits = None
     if cost is not None:
         stream = 0.0 if frozen else flush.stream_s + start_s

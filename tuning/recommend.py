@@ -14,6 +14,7 @@ from paci_lab import InputError, TrainSpec
 from tuning.confirm import FRESH, finalists
 from tuning.execute import trial_spec
 from tuning.machine import difference, fingerprint, this_machine
+from tuning.pareto import Spot, front_words, pareto_front
 from tuning.side import point_key
 from tuning.stats import ENOUGH_PAIRS, interval_of_median, log_ratio
 from tuning.study import Study
@@ -42,7 +43,8 @@ def recommend(study: Study) -> dict[str, Any]:
 
     Keys: "sentence"; "point", "spec" (None when no trial has reached the target); "winner", "rival": label, runs,
     median, interval, failure rate; "ratio": how many times longer the rival takes than the winner, with its interval,
-    or None; "significant"; "confirmed": whether fresh seeds stand behind it; "machine", "versions".
+    or None; "significant"; "confirmed": whether fresh seeds stand behind it; "machine", "versions"; with the setting
+    `pareto`, "front": the points that no other beats in both time and memory, fastest first, least memory last.
     """
     frozen, trials = study.frozen, study.trials()
     if frozen is None:
@@ -62,6 +64,9 @@ def recommend(study: Study) -> dict[str, Any]:
         "winner": None,
         "rival": None,
     }
+    front = pareto_front(trials) if study.settings.pareto else []
+    if study.settings.pareto:
+        found["front"] = [_front_figures(study, spot) for spot in front]
     if winner is None:
         return found | {
             "sentence": "No trial has reached the target: there is nothing to recommend. Give the study more budget."
@@ -69,18 +74,18 @@ def recommend(study: Study) -> dict[str, Any]:
     first = _evidence(study, trials, winner)
     second = _evidence(study, trials, rival) if rival is not None else None
     pairs = _pairs(first, second) if second is not None else []
-    upset = bool(pairs) and log_ratio(pairs).ratio < 1
+    upset = log_ratio(pairs).ratio < 1 if pairs else _failed(first) and second is not None and bool(second.times)
     if upset:  # the fresh seeds say otherwise than the search
         first, second = second, first
     chosen, words = _decide(first, second, found)
     if upset:
         words += f" The search alone would have taken {second.label}."
     words += "".join(_at_the_edge(study, evidence) for evidence in (first, second) if evidence is not None)
-    spec = trial_spec(study.sides[chosen.trial.side], dataclasses.replace(chosen.trial, seed=0), frozen)
+    words += front_words(front, study.label)
     return found | {
         "sentence": words,
         "point": chosen.label,
-        "spec": spec.to_dict(),
+        "spec": _spec(study, chosen.trial).to_dict(),
         "winner": _figures(first),
         "rival": _figures(second) if second else None,
     }
@@ -96,6 +101,12 @@ def _decide(first: Evidence, second: Evidence | None, found: dict[str, Any]) -> 
         )
     pairs = _pairs(first, second)
     found["confirmed"] = len(pairs) > 0
+    if not pairs and first.times and _failed(second):
+        found["confirmed"] = first.confirmed
+        return first, (
+            f"Take {first.label}: {_time(first)}. {second.label} missed the target with every one of its "
+            f"{second.runs} fresh seeds."
+        )
     if not pairs:
         faster = second.trial.value / first.trial.value
         return first, (
@@ -127,6 +138,23 @@ def _decide(first: Evidence, second: Evidence | None, found: dict[str, Any]) -> 
         f"No significant difference between {first.label} and {second.label} ({ratio} over {ratio.pairs} fresh "
         f"seeds): take {calm.label}, {why}.{failures}"
     )
+
+
+def _spec(study: Study, trial: Trial) -> TrainSpec:
+    return trial_spec(study.sides[trial.side], dataclasses.replace(trial, seed=0), study.frozen)
+
+
+def _front_figures(study: Study, spot: Spot) -> dict[str, Any]:
+    return {
+        "point": study.label(spot.trial),
+        "window": spot.trial.params["window"],
+        "time_to_target_s": spot.time_s,
+        "memory_bytes": spot.memory_bytes,
+        "reached": spot.reached,
+        "runs": spot.runs,
+        "version_gap": max(spot.trial.figures.get("version_gap_max") or [0]),
+        "spec": _spec(study, spot.trial).to_dict(),
+    }
 
 
 def _pairs(first: Evidence, second: Evidence) -> list[tuple[float, float]]:
@@ -174,6 +202,11 @@ def _figures(evidence: Evidence) -> dict[str, Any]:
     }
 
 
+def _failed(evidence: Evidence) -> bool:
+    """True when fresh seeds were run and none reached the target."""
+    return evidence.confirmed and not evidence.times
+
+
 def _time(evidence: Evidence) -> str:
     return (
         f"median {statistics.median(evidence.times.values()):.1f} s to the target"
@@ -194,16 +227,20 @@ def write_recommendation(found: Mapping[str, Any], path: Path) -> None:
     """recommended.toml: the recommendation as a file, without what is not known."""
 
     def known(value: Any) -> Any:
+        if isinstance(value, list):
+            return [known(v) for v in value]
         return {k: known(v) for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
 
     path.write_text(tomli_w.dumps(known(found)), encoding="utf-8")
 
 
-def apply(study: Study, out: Path, *, run: Path | None = None) -> TrainSpec:
-    """Write the recommended spec, which `paci-lab train` takes, to `out`.
+def apply(study: Study, out: Path, *, run: Path | None = None, pick: str | None = None) -> TrainSpec:
+    """Write the recommended spec, or another one of the front, which `paci-lab train` takes, to `out`.
 
     Args:
         run: a run directory of the machine where the spec will be used; this machine when None.
+        pick: "fastest", "least-memory" or a point of the front, for a study with `pareto`; when None the recommended
+            point: the fastest, unless fresh seeds showed no difference between the last two.
 
     Raises InputError when nothing is recommended, or when it was measured on another machine.
     """
@@ -225,7 +262,7 @@ def apply(study: Study, out: Path, *, run: Path | None = None) -> TrainSpec:
             f"one for this machine: times to a target hold where they were measured ({differs})",
             "run paci-tune run here, with --warm-start and this study",
         )
-    spec = TrainSpec.from_dict(found["spec"])
+    spec = TrainSpec.from_dict(found["spec"] if pick is None else _picked(study, found, pick))
     try:
         spec.save(out)
     except OSError as error:
@@ -233,3 +270,22 @@ def apply(study: Study, out: Path, *, run: Path | None = None) -> TrainSpec:
             "--out", out, "a file that can be written", f"choose another ({error.strerror or error})"
         ) from None
     return spec
+
+
+def _picked(study: Study, found: Mapping[str, Any], pick: str) -> dict[str, Any]:
+    """The spec of a point of the front; raises InputError when there is no front or no such point."""
+    if not study.settings.pareto:
+        raise InputError(
+            "--pick",
+            pick,
+            "a study of time and memory: this one looked for little time alone, and may have stopped points that need "
+            "little memory",
+            "leave it out, or make a new study with --pareto",
+        )
+    front = found["front"]
+    points = (
+        {"fastest": front[0], "least-memory": front[-1], **{spot["point"]: spot for spot in front}} if front else {}
+    )
+    if pick not in points:
+        raise InputError("--pick", pick, ", ".join(points) or "nothing: the front is empty", "name one of these")
+    return points[pick]["spec"]

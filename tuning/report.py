@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from paci_lab import InputError
+from tuning.pareto import pareto_front
 from tuning.recommend import recommend, write_recommendation
-from tuning.sections import gantt_section, importance_section, loss_section, points_table, trials_table
+from tuning.sections import front_table, gantt_section, importance_section, loss_section, points_table, trials_table
 from tuning.settings import duration_text
 from tuning.study import Study
 from tuning.trial import Trial
@@ -74,7 +75,7 @@ def _write_page(study: Study, found: dict[str, Any], trials: list[Trial]) -> Non
         else ""
     )
     windows = charts.time_against_window(counted, study.settings.base.stages, label)
-    best = charts.best_of_windows(counted)
+    best, front = charts.best_of_windows(counted), pareto_front(counted)
     words = " ".join(f"{label(group[0])}: {min(t.value for t in group):.1f} s at best." for group in best.values())
     sections = [
         Section("What it comes to", "", [Facts(_facts(found, study, trials))]),
@@ -110,11 +111,14 @@ def _write_page(study: Study, found: dict[str, Any], trials: list[Trial]) -> Non
     sections += loss_section(study, counted)
     sections.append(
         Section(
-            "Memory",
-            "",
+            "Time against memory" if study.settings.pareto else "Memory",
+            "No trial was stopped that needed less memory than every faster one of its side. Peaks that differ by less "
+            "than 1 % count as the same."
+            if study.settings.pareto
+            else "",
             [
                 Chart(
-                    charts.memory(counted, label, frozen.memory_bytes),
+                    charts.memory(counted, front, label, frozen.memory_bytes),
                     "Peak memory "
                     + (
                         "of the fullest GPU."
@@ -122,7 +126,8 @@ def _write_page(study: Study, found: dict[str, Any], trials: list[Trial]) -> Non
                         else "of all ranks together, torch itself included."
                     ),
                     words,
-                )
+                ),
+                *([front_table(front, label)] if study.settings.pareto else []),
             ],
         )
     )

@@ -15,12 +15,21 @@ from paci_lab import InputError
 from tuning.execute import execute, free_folder
 from tuning.launchers import Launcher
 from tuning.locks import alive, held
-from tuning.race import Seen, next_point
+from tuning.race import Seen, lighter, next_point
 from tuning.settings import duration_text
 from tuning.side import Side, point_key
-from tuning.storage import as_frozen, distributions, finish, guarded, open_side, open_storage, seen_trials
+from tuning.storage import (
+    as_frozen,
+    distributions,
+    finish,
+    guarded,
+    open_side,
+    open_storage,
+    propose_for_both,
+    seen_trials,
+)
 from tuning.study import Progress, Study
-from tuning.trial import Frozen, Trial, read_trials
+from tuning.trial import Frozen, Trial, memory_so_far, read_trials
 
 __all__ = ["Search", "rebuild"]
 
@@ -40,7 +49,7 @@ class Search:
         with self.guarded(), self.claiming():
             storage = open_storage(study.folder, study.settings.storage)
             self.optuna = {
-                name: open_side(storage, study.name, side, study.settings.slack) for name, side in study.sides.items()
+                name: open_side(storage, study.name, side, study.settings) for name, side in study.sides.items()
             }
             self._enter_baseline()
 
@@ -95,7 +104,10 @@ class Search:
         study = self.optuna[side.name]
         with self.claiming():
             self._give_up_the_dead(study, side)
-            proposal = next_point(side, self.seen(side), seeds=self.study.settings.seeds)
+            settings = self.study.settings
+            proposal = next_point(side, self.seen(side), seeds=settings.seeds, pareto=settings.pareto)
+            if proposal == "sample" and settings.pareto:
+                proposal = propose_for_both(study, side, settings.sampler)
             if proposal is None:
                 return None
             if proposal != "sample":
@@ -118,10 +130,20 @@ class Search:
     def seen(self, side: Side) -> list[Seen]:
         return seen_trials(self.optuna[side.name])
 
-    def cap_s(self, side: Side) -> float:
+    def cap_s(self, side: Side, memory_bytes: float | None = None) -> float:
         """Training time after which a trial of `side` cannot matter. Each side has an incumbent of its own: flush
-        gets as good a search as PACI, however far behind it is."""
-        best = min((t.value for t in self.seen(side) if t.feasible), default=None)
+        gets as good a search as PACI, however far behind it is.
+
+        Args:
+            memory_bytes: what the trial needs so far, where memory matters as well as time: a faster trial counts only
+                if it needs no more. A peak never falls, so a trial that is stopped would have been beaten in both.
+        """
+        rivals = [
+            t
+            for t in self.seen(side)
+            if t.feasible and not (memory_bytes is not None and lighter(memory_bytes, t.memory_bytes))
+        ]
+        best = min((t.value for t in rivals), default=None)
         return self.frozen.time_cap_s if best is None else min(self.study.settings.slack * best, self.frozen.time_cap_s)
 
     def reserve_s(self) -> float:
@@ -130,7 +152,7 @@ class Search:
             (t.value for side in self.study.sides.values() for t in self.seen(side) if t.feasible),
             default=self.frozen.baseline_s,
         )
-        runs = 2 * self.study.settings.confirm_seeds + 3
+        runs = self.study.settings.confirmation_runs
         return min(runs * (best + self.overhead_s()), self.study.settings.budget_s / 2)
 
     def overhead_s(self) -> float:
@@ -145,8 +167,15 @@ class Search:
         label = f"{side.label(trial.params)}, seed {trial.seed}"
         self.progress(f"{label}: running" + (f" ({trial.reason})" if trial.reason else ""), trial)
 
+        run_dir = free_folder(self.study.folder / "trials" / f"{side.name}-{trial.number:04d}")
+
+        def cap_s() -> float:
+            return self.cap_s(side, memory_so_far(run_dir) if self.study.settings.pareto else None)
+
         def prune(step: int, loss: float) -> bool:
             with self.guarded():
+                if self.study.settings.pareto:
+                    asked.set_user_attr("memory_bytes", memory_so_far(run_dir))
                 asked.report(loss, step)
                 return asked.should_prune()
 
@@ -155,7 +184,6 @@ class Search:
                 with self.guarded():
                     asked.set_user_attr("job", job)
 
-        run_dir = free_folder(self.study.folder / "trials" / f"{side.name}-{trial.number:04d}")
         try:
             done = execute(
                 side,
@@ -163,7 +191,7 @@ class Search:
                 run_dir,
                 self.frozen,
                 self.launcher,
-                cap_s=lambda: self.cap_s(side),
+                cap_s=cap_s,
                 prune=prune,
                 submitted=submitted,
             )
@@ -229,7 +257,7 @@ def rebuild(study: Study) -> int:
                 optuna.delete_study(study_name=f"{study.name}-{name}", storage=storage)
             except KeyError:
                 pass  # it was not there
-            made = open_side(storage, study.name, side, study.settings.slack)
+            made = open_side(storage, study.name, side, study.settings)
             keep = [
                 t
                 for t in study.trials()

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from paci_lab import open_run
+from tuning.pareto import Spot
 from tuning.side import SIDES
 from tuning.study import Study
 from tuning.trial import Trial
 
-__all__ = ["gantt_section", "importance_section", "loss_section", "points_table", "trials_table"]
+__all__ = ["front_table", "gantt_section", "importance_section", "loss_section", "points_table", "trials_table"]
 
 _ENOUGH = 20
 """Trials of a side, at least, before anything is said about which dimension matters."""
@@ -56,6 +57,33 @@ def points_table(best: dict, label: Any) -> Any:
         ],
         rows,
         "The best point of every window.",
+    )
+
+
+def front_table(front: Sequence[Spot], label: Any) -> Any:
+    """Time, memory and window of the points that no other beats in both."""
+    from paci_lab.show.report import Column, Table
+
+    rows = [
+        [
+            label(s.trial),
+            s.trial.params["window"],
+            s.time_s,
+            f"{s.memory_bytes / 2**20:,.0f} MiB",
+            f"{s.reached} of {s.runs}",
+        ]
+        for s in front
+    ]
+    return Table(
+        [
+            Column("point"),
+            Column("window"),
+            Column("median", "{:.1f} s", "time to target"),
+            Column("peak memory"),
+            Column("reached", "{}", "runs that reached the target"),
+        ],
+        rows,
+        "The front of time and memory: the fastest first, least memory last.",
     )
 
 

@@ -13,7 +13,9 @@ import tomli_w
 from paci_lab import InputError, TrainSpec
 from tuning.space import Space
 
-__all__ = ["Settings", "duration_text", "parse_duration"]
+__all__ = ["SAMPLERS", "Settings", "duration_text", "parse_duration"]
+
+SAMPLERS = ("tpe", "gp")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -37,6 +39,9 @@ class Settings:
         hang_s: a trial that says nothing for so long is stopped; None: 30 s, or 20 updates of the baseline if longer.
         launcher: how a trial is started: a name, or file.py:Class.
         launcher_options: further keyword arguments of the launcher.
+        pareto: look for little memory as well as for little time: no trial is stopped that needs less memory than
+            every faster one, and the result is the front of both.
+        sampler: of a space that is too large to be enumerated: "tpe" or "gp", which needs scipy.
         storage: an Optuna storage URL; None for a journal file in the study's folder.
         price: of one device for an hour, in whatever currency; None when money is not asked for.
     """
@@ -51,6 +56,8 @@ class Settings:
     hang_s: float | None = None
     launcher: str = "local"
     launcher_options: dict = dataclasses.field(default_factory=dict)
+    pareto: bool = False
+    sampler: str = "tpe"
     storage: str | None = None
     price: float | None = None
 
@@ -69,9 +76,19 @@ class Settings:
         for name in ("seeds", "confirm_seeds"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise InputError(name, getattr(self, name), "a whole number from 1", "try 3")
+        if not isinstance(self.pareto, bool):
+            raise InputError("pareto", self.pareto, "true or false", "leave it out to look for little time alone")
+        if self.sampler not in SAMPLERS:
+            raise InputError("sampler", self.sampler, " | ".join(SAMPLERS), "use tpe")
         memory_share(self.memory)
         for side in ("paci", "flush"):
             self.space.side(side, self.base)
+
+    @property
+    def confirmation_runs(self) -> int:
+        """How many runs the confirmation needs room for: fresh seeds of the last two (with `pareto`, of the point with
+        least memory too) and some of the shared seeds."""
+        return (3 if self.pareto else 2) * self.confirm_seeds + 3
 
     def replace(self, **changes: Any) -> Settings:
         """A copy with some fields changed."""

@@ -7,6 +7,7 @@ its run directory; a storage that is lost can be built anew from those.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 
 from paci_lab import InputError
-from tuning.race import Seen
-from tuning.side import Range, Side
+from tuning.race import Seen, lighter
+from tuning.settings import Settings
+from tuning.side import Point, Range, Side
 from tuning.trial import Trial
 
 __all__ = [
@@ -26,12 +28,17 @@ __all__ = [
     "distributions",
     "finish",
     "guarded",
+    "made_sampler",
     "open_side",
     "open_storage",
+    "propose_for_both",
     "seen_trials",
 ]
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+_RANDOM_FIRST = 6
+"""Trials before a sampler models anything; theory's windows are among them."""
 
 
 def open_storage(folder: Path, url: str | None) -> optuna.storages.BaseStorage:
@@ -83,16 +90,51 @@ def guarded(folder: Path, url: str | None) -> Iterator[None]:
         ) from None
 
 
-def open_side(storage: optuna.storages.BaseStorage, name: str, side: Side, slack: float) -> optuna.Study:
+def open_side(storage: optuna.storages.BaseStorage, name: str, side: Side, settings: Settings) -> optuna.Study:
     """The Optuna study of one side, made if it is not there."""
-    sampler = optuna.samplers.TPESampler(n_startup_trials=6)
     return optuna.create_study(
         study_name=f"{name}-{side.name}",
         storage=storage,
-        sampler=sampler,
-        pruner=BehindPruner(slack),
+        sampler=made_sampler(settings.sampler),
+        pruner=BehindPruner(settings.slack, pareto=settings.pareto),
         load_if_exists=True,
     )
+
+
+def made_sampler(name: str) -> optuna.samplers.BaseSampler:
+    """ "tpe" or "gp"; raises InputError with what to install when the latter lacks a package."""
+    if name == "tpe":
+        return optuna.samplers.TPESampler(n_startup_trials=_RANDOM_FIRST)
+    missing = [package for package in ("scipy", "torch") if importlib.util.find_spec(package) is None]
+    if missing:
+        raise InputError(
+            "sampler",
+            f"gp without {' and '.join(missing)}",
+            "tpe, or gp with scipy and torch",
+            f"run: python -m pip install {' '.join(missing)}",
+        )
+    return optuna.samplers.GPSampler(n_startup_trials=_RANDOM_FIRST)
+
+
+def propose_for_both(study: optuna.Study, side: Side, sampler: str) -> Point:
+    """A sampled point that may be better in time or in memory than what the front has.
+
+    The stored study has time alone, because Optuna stops no trial of a study with two objectives; this one lives for
+    one proposal.
+    """
+    both = optuna.create_study(directions=["minimize", "minimize"], sampler=made_sampler(sampler))
+    both.add_trials(
+        [
+            optuna.trial.create_trial(
+                values=[t.value, t.user_attrs.get("memory_bytes", 0.0)],
+                params=t.params,
+                distributions=t.distributions,
+                constraints=t.constraints,
+            )
+            for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        ]
+    )
+    return both.ask(distributions(side)).params
 
 
 def distributions(side: Side) -> dict[str, BaseDistribution]:
@@ -120,6 +162,7 @@ def seen_trials(study: optuna.Study) -> list[Seen]:
             status=t.user_attrs.get("status", ""),
             wall_s=t.user_attrs.get("wall_s", 0.0),
             training_s=t.user_attrs.get("training_s", 0.0),
+            memory_bytes=t.user_attrs.get("memory_bytes", 0.0),
             controller=t.user_attrs.get("controller", ""),
             job=t.user_attrs.get("job", ""),
         )
@@ -133,6 +176,7 @@ def finish(study: optuna.Study, asked: optuna.Trial, done: Trial) -> None:
         asked.set_constraint(name, value)
     for name in ("status", "why", "wall_s", "training_s"):
         asked.set_user_attr(name, getattr(done, name))
+    asked.set_user_attr("memory_bytes", done.memory_bytes)
     study.tell(asked, done.value)
 
 
@@ -145,6 +189,7 @@ def as_frozen(trial: Trial, side: Side) -> FrozenTrial:
         "why": trial.why,
         "wall_s": trial.wall_s,
         "training_s": trial.training_s,
+        "memory_bytes": trial.memory_bytes,
         "path": Path(trial.path).name,
     }
     return optuna.trial.create_trial(
@@ -161,15 +206,19 @@ class BehindPruner(optuna.pruners.BasePruner):
     """Stops a trial that is `slack` times slower than the best of its side in getting to the loss that it has now.
 
     Steps are a grid of training time, so the question is when the best trial had this loss. Three steps in a row must
-    agree, and the first quarter of the best trial's time counts as warm-up.
+    agree, and the first quarter of the best trial's time counts as warm-up. With `pareto`, a trial is compared with
+    the best of those alone that need no more memory than it does so far.
     """
 
-    def __init__(self, slack: float) -> None:
-        self._slack = slack
+    def __init__(self, slack: float, *, pareto: bool = False) -> None:
+        self._slack, self._pareto = slack, pareto
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         good = [t for t in done if t.intermediate_values and all(v <= 0 for v in t.constraints.values())]
+        if self._pareto:
+            mine = trial.user_attrs.get("memory_bytes", 0.0)
+            good = [t for t in good if not lighter(mine, t.user_attrs.get("memory_bytes", 0.0))]
         if not good or trial.last_step is None:
             return False
         best = min(good, key=lambda t: t.value).intermediate_values

@@ -56,6 +56,10 @@ class Study:
         """A new study; raises InputError when the folder holds one already, or cannot be written."""
         folder = Path(folder)
         open_launcher(settings.launcher, settings.launcher_options)  # refused before anything is written
+        if settings.sampler != "tpe":
+            from tuning.storage import made_sampler
+
+            made_sampler(settings.sampler)  # likewise, with the packages that it lacks
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / "study.toml").exists() and any(folder.iterdir()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,9 +13,11 @@ from typing import Any
 from paci_lab import InputError, open_run
 from tuning.watch import Ended
 
-__all__ = ["Frozen", "Trial", "device_memory", "judge", "read_trials"]
+__all__ = ["Frozen", "Trial", "device_memory", "judge", "memory_so_far", "read_trials"]
 
 FILE = "trial.json"
+
+_TAIL_BYTES = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,11 @@ class Trial:
     def time_s(self) -> float | None:
         """Time to target; None where it was missed."""
         return self.value if self.status == "reached" else None
+
+    @property
+    def memory_bytes(self) -> float:
+        """Peak of the fullest device, as far as it got; 0 where nothing is known."""
+        return self.figures.get("device_memory_bytes") or 0.0
 
     def save(self, run_dir: Path, **extra: Any) -> None:
         """Write it into its run directory, in one step."""
@@ -204,6 +212,22 @@ def device_memory(peaks: Sequence[int], environment: Mapping[str, Any]) -> float
     if not gpus:
         return sum(peaks)
     return sum(peaks) / gpus if len(peaks) > gpus else max(peaks, default=0)
+
+
+def memory_so_far(run_dir: Path) -> float:
+    """`device_memory` of a run that goes on, by the newest update of every rank; 0 before there is one."""
+    peaks = []
+    for path in (run_dir / "updates").glob("rank*.jsonl"):
+        with open(path, "rb") as file:
+            file.seek(max(os.path.getsize(path) - _TAIL_BYTES, 0))
+            whole = file.read().split(b"\n")[:-1]  # what follows the last line's end is still being written
+        if whole:
+            with contextlib.suppress(ValueError):  # a line longer than the tail
+                peaks.append(json.loads(whole[-1])["peak_memory_bytes"])
+    try:
+        return device_memory(peaks, json.loads((run_dir / "environment.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):  # a shared file system may show the ranks' files first
+        return 0.0
 
 
 def _out_of_memory(message: str) -> bool:

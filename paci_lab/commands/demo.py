@@ -172,7 +172,8 @@ def _headline(paced: Comparison, specs: dict[str, TrainSpec], best: str | None) 
 def _clear(folder: Path) -> Path:
     """An empty `folder`; one that an earlier demo left is emptied, any other is refused."""
     if folder.exists():
-        ours = (folder / "report.html").exists() or (folder / "real").is_dir() or not any(folder.iterdir())
+        made = ("report.html", "real", "study/study.toml")  # the last by paci-tune demo, which `make demo` ends with
+        ours = any((folder / name).exists() for name in made) or not any(folder.iterdir())
         if not ours:
             raise InputError("--run-dir", folder, "a new folder, or one that an earlier demo made", "name another one")
         shutil.rmtree(folder)
