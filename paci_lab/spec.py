@@ -104,7 +104,9 @@ class TrainSpec:
     Raises `InputError` for a value out of range.
     """
 
-    schedule: str = _field("paci", "text", "order of operations: paci, 1f1b or gpipe")
+    schedule: str = _field(
+        "paci", "text", "order of operations: a name of `paci-lab schedules`, or my_file.py:MySchedule"
+    )
     stages: int = _field(2, "count", "pipeline stages, one process each")
     window: int = _field(8, "count", "micro-batches per update on a stage (m for a flush schedule, a for PACI)")
     slack: int = _field(0, "count or none", "PACI: forwards that stage 0 admits beyond its N unresolved ones")

@@ -270,7 +270,7 @@ def test_the_package_imports_the_standard_library_only():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             for name in names:
-                own = name == "paci_lab.errors" or name.startswith("paci_lab.schedules")
+                own = name in ("paci_lab.errors", "paci_lab.objects") or name.startswith("paci_lab.schedules")
                 assert own or name.split(".")[0] in sys.stdlib_module_names, f"{path.name} imports {name}"
     code = (
         "import sys, paci_lab; paci_lab.simulate(paci_lab.PACI(stages=4, microbatches=9, window=2)); "

@@ -14,7 +14,9 @@ EXAMPLE = "paci-lab simulate --schedule paci --stages 8 --window 8 --updates 8"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--schedule", default="paci", help=" | ".join(schedule_classes()) + " (default paci)")
+    parser.add_argument(
+        "--schedule", default="paci", help=" | ".join(schedule_classes()) + " | my_file.py:MySchedule (default paci)"
+    )
     for flag, default, help in (
         ("--stages", 8, "pipeline stages"),
         ("--window", 8, "micro-batches per update"),

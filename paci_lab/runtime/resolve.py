@@ -11,7 +11,7 @@ from paci_lab.errors import InputError
 from paci_lab.models import build_model
 from paci_lab.optimizers import build_optimizer
 from paci_lab.partition import balanced_partition, check_partition, even_partition, measure_layer_costs
-from paci_lab.schedules import validate
+from paci_lab.schedules import is_own, validate
 from paci_lab.spec import TrainSpec
 
 __all__ = ["resolve"]
@@ -65,7 +65,12 @@ def resolve(spec: TrainSpec) -> TrainSpec:
     # Long streams repeat themselves: the fill, some windows and the drain show every fault there can be. A window of
     # thousands would make even that long, and is in itself only more of the same.
     window = min(schedule.window, max(512, 2 * schedule.stages))
-    validate(dataclasses.replace(schedule, window=window).shortened(4 * window + 4 * schedule.stages + 2 * spec.slack))
+    if is_own(spec.schedule):  # nobody has shown that this one repeats itself
+        validate(schedule)
+    else:
+        validate(
+            dataclasses.replace(schedule, window=window).shortened(4 * window + 4 * schedule.stages + 2 * spec.slack)
+        )
     return spec
 
 

@@ -10,6 +10,7 @@ from paci_lab.errors import InputError
 from paci_lab.schedules.gpipe import GPipe
 from paci_lab.schedules.one_f_one_b import OneFOneB
 from paci_lab.schedules.op import KINDS, Op
+from paci_lab.schedules.own import is_own, own_schedule
 from paci_lab.schedules.paci import PACI
 from paci_lab.schedules.schedule import Schedule
 from paci_lab.schedules.validate import ScheduleError, inputs_of, validate
@@ -24,6 +25,8 @@ __all__ = [
     "ScheduleError",
     "build_schedule",
     "inputs_of",
+    "is_own",
+    "own_schedule",
     "schedule_classes",
     "validate",
 ]
@@ -44,19 +47,23 @@ def schedule_classes() -> dict[str, type[Schedule]]:
 
 
 def build_schedule(name: str, *, stages: int, microbatches: int, window: int, **options: int) -> Schedule:
-    """A schedule by name; `options` are the extra fields of that schedule (PACI: `slack`), and a zero is no option.
+    """A schedule by name, or by "my_file.py:MySchedule"; `options` are its extra fields (PACI: `slack`), and a zero is
+    no option.
 
     >>> [str(op) for op in build_schedule("paci", stages=2, microbatches=2, window=1).ops(0)]
     ['0F0', '0F1', '0B0', '0U0', '0B1', '0U1']
     """
-    classes = schedule_classes()
-    if name not in classes:
-        raise InputError("schedule", name, " | ".join(classes), "choose one of these")
-    taken = {field.name for field in dataclasses.fields(classes[name])}
+    if is_own(name):
+        cls = own_schedule(name)
+    elif (classes := schedule_classes()).keys() >= {name}:
+        cls = classes[name]
+    else:
+        raise InputError("schedule", name, f"{' | '.join(classes)} | my_file.py:MySchedule", "choose one of these")
+    taken = {field.name for field in dataclasses.fields(cls)}
     for option, value in options.items():
         if option not in taken and value != 0:
             raise InputError(
                 option, value, f"0 for schedule {name!r}, which has no {option}", f"leave {option} out, or use paci"
             )
     options = {option: value for option, value in options.items() if option in taken}
-    return classes[name](stages=stages, microbatches=microbatches, window=window, **options)
+    return cls(stages=stages, microbatches=microbatches, window=window, **options)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 
+from paci_lab.errors import InputError
 from paci_lab.schedules.op import KINDS, Op
 from paci_lab.schedules.schedule import Schedule
 
@@ -59,7 +61,7 @@ class _Walk:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.streams = [schedule.ops(rank) for rank in range(schedule.ranks)]
+        self.streams = [_only_ops(schedule, rank) for rank in range(schedule.ranks)]
         self.next = [next(stream, None) for stream in self.streams]
         self.grid: list[list[Op | None]] = []
         self.made: set[tuple[int, str, int]] = set()  # results of finished slots
@@ -178,6 +180,24 @@ class _Walk:
                     Op(stage, "U", self.version[stage]),
                     f"it never runs: {schedule.updates} updates are due",
                 )
+
+
+def _only_ops(schedule: Schedule, rank: int) -> Iterator[Op]:
+    """The operations of `rank`; InputError, naming the one that is none, for a schedule that gives something else."""
+    number = 0
+    try:
+        for op in schedule.ops(rank):
+            if not isinstance(op, Op):
+                raise TypeError(f"{op!r} is no Op")
+            yield op
+            number += 1
+    except Exception as error:  # whatever somebody's own schedule raises is why it cannot be used
+        raise InputError(
+            f"{schedule.name}: operation {number} of rank {rank}",
+            f"{type(error).__name__}: {error}",
+            "an Op for every step",
+            "correct the `ops` of this schedule",
+        ) from error
 
 
 def _name(result: tuple[int, str, int] | None) -> str:
