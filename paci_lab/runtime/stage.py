@@ -15,6 +15,7 @@ from paci_lab.data import Data
 from paci_lab.models import Model
 from paci_lab.optimizers import build_optimizer, learning_rate_factor
 from paci_lab.runtime.guard import guarded_step
+from paci_lab.runtime.weights import weights_for
 from paci_lab.schedules import Schedule
 from paci_lab.spec import TrainSpec
 
@@ -83,12 +84,13 @@ class Stage:
             implementation=spec.optimizer_implementation,
             options=optimizer_options(spec),
         )
+        self.weights = weights_for(schedule, self.optimizer.parameters)
         self.version = 0
         self.held: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # micro-batch -> (input, output), forward done and backward not
         self.losses: list[tuple[int, Tensor]] = []
-        self.weight_copies = 1.0  # measured by warm_up
+        self.saved_copies = 0.0  # copies of the weights that autograd makes on its own, measured by warm_up
         self.tokens = 0
         self.total_tokens = sum(map(data.train_tokens, range(schedule.microbatches)))
 
@@ -99,9 +101,10 @@ class Stage:
             activation = self.data.train(microbatch)[0].to(self.device, non_blocking=True)
         else:
             activation = activation.detach().requires_grad_()
-        output = self._run_layers(activation, microbatch)
-        if self.last:
-            output = self._loss(microbatch, output)
+        with self.weights.forward(microbatch):
+            output = self._run_layers(activation, microbatch)
+            if self.last:
+                output = self._loss(microbatch, output)
         self.held[microbatch] = (activation, output)
         return None if self.last else output.detach()
 
@@ -109,6 +112,7 @@ class Stage:
         """B: take the gradient of this stage's output (None on the last), add to its own, give the one of its input."""
         activation, output = self.held.pop(microbatch)
         torch.autograd.backward(output, gradient)
+        self.weights.release(microbatch)
         return activation.grad  # None on the first stage, whose input is tokens
 
     def update(self, update: int) -> UpdateRecord:
@@ -128,6 +132,7 @@ class Stage:
         )
         self.optimizer.scale_learning_rate(factor)
         norm = self.gradient_norm()
+        self.weights.before_update()
         guarded_step(self.optimizer.step, self.optimizer.parameters)
         self.optimizer.zero_grad()
         self.version += 1
@@ -170,7 +175,7 @@ class Stage:
     def warm_up(self) -> Tensor:
         """Run the layers forward and backward once on zeros, so that the first micro-batch pays for nothing but itself.
 
-        Leaves weights, gradients, optimizer and counters as they were, and measures `weight_copies`. Returns the
+        Leaves weights, gradients, optimizer and counters as they were, and measures `saved_copies`. Returns the
         output, whose shape the next stage is told.
         """
         shape = self.model.boundary_shape(self.spec.microbatch_size)
@@ -183,10 +188,15 @@ class Stage:
             lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor
         ):
             output = self._run_layers(activation, 0)
-        self.weight_copies = 1.0 + self.schedule.in_flight(self.stage) * _share_copied(self.optimizer.parameters, saved)
+        self.saved_copies = self.schedule.in_flight(self.stage) * _share_copied(self.optimizer.parameters, saved)
         torch.autograd.backward(output, torch.zeros_like(output))
         self.optimizer.zero_grad()
         return output.detach()
+
+    @property
+    def weight_copies(self) -> float:
+        """Most copies of its weights that this stage has held at once, the live one included."""
+        return 1.0 + self.saved_copies + self.weights.kept_share
 
     def state(self) -> dict[str, Tensor]:
         """Copies of this stage's weights on the CPU, named `layers.<number in the whole model>.<name in the layer>`."""

@@ -12,15 +12,21 @@ from paci_lab.schedules.one_f_one_b import OneFOneB
 from paci_lab.schedules.op import KINDS, Op
 from paci_lab.schedules.own import is_own, own_schedule
 from paci_lab.schedules.paci import PACI
+from paci_lab.schedules.pipedream import PipeDream
+from paci_lab.schedules.pipedream_2bw import PipeDream2BW
 from paci_lab.schedules.schedule import Schedule
 from paci_lab.schedules.validate import ScheduleError, inputs_of, validate
+from paci_lab.schedules.versions import NeededVersions
 
 __all__ = [
     "KINDS",
     "GPipe",
+    "NeededVersions",
     "OneFOneB",
     "Op",
     "PACI",
+    "PipeDream",
+    "PipeDream2BW",
     "Schedule",
     "ScheduleError",
     "build_schedule",

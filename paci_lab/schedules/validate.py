@@ -128,6 +128,9 @@ class _Walk:
                     f"more than its limit of {schedule.in_flight(stage)}",
                 )
             self.forward_version[stage, number] = self.version[stage]
+            used = schedule.version_used(number, self.version[stage])
+            if used is not None and used > self.version[stage]:
+                self.fail("version", op, f"it uses weights after {used} updates, and {self.version[stage]} are made")
         if kind in "BI":
             gap = self.version[stage] - self.forward_version[stage, number]
             if gap > schedule.gap_bound(stage):
