@@ -107,9 +107,12 @@ class TrainSpec:
     schedule: str = _field(
         "paci", "text", "order of operations: a name of `paci-lab schedules`, or my_file.py:MySchedule"
     )
-    stages: int = _field(2, "count", "pipeline stages, one process each")
+    stages: int = _field(
+        2, "count", "pipeline stages, one process each (interleaved: a process holds --chunks of them)"
+    )
     window: int = _field(8, "count", "micro-batches per update on a stage (m for a flush schedule, a for PACI)")
     slack: int = _field(0, "count or none", "PACI: forwards that stage 0 admits beyond its N unresolved ones")
+    chunks: int = _field(0, "count or none", "interleaved: stages on every rank (0: the schedule's own, 2)")
     updates: int | None = _field(
         None, "optional count", "windows in the whole run (default 100); or give --microbatches"
     )
@@ -208,6 +211,7 @@ class TrainSpec:
             microbatches=self.total_microbatches,
             window=self.window,
             slack=self.slack,
+            chunks=self.chunks,
         )
 
     def replace(self, **changes: Any) -> TrainSpec:

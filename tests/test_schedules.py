@@ -16,6 +16,7 @@ from paci_lab.errors import InputError
 from paci_lab.schedules import (
     PACI,
     GPipe,
+    Interleaved,
     OneFOneB,
     Op,
     PipeDream,
@@ -28,7 +29,7 @@ from paci_lab.schedules import (
 )
 from paci_lab.simulate import Costs, simulate
 
-BUILT_IN = (OneFOneB, GPipe, PACI, PipeDream, PipeDream2BW)
+BUILT_IN = (OneFOneB, GPipe, Interleaved, PACI, PipeDream, PipeDream2BW)
 
 
 def text(schedule: Schedule, rank: int) -> str:
@@ -116,7 +117,7 @@ def test_slack_falls_linearly_to_none_at_the_last_stage():
     assert PACI(stages=1, microbatches=4, window=2, slack=3).in_flight(0) == 1
 
 
-NEED_A_WINDOW = ("pipedream-2bw",)  # schedules that state what windows and stages they can have
+NEED_A_WINDOW = ("pipedream-2bw", "interleaved")  # schedules that state what windows and stages they can have
 
 
 def test_every_built_in_schedule_is_valid():

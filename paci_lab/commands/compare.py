@@ -70,7 +70,18 @@ def parse_contender(text: str, base: TrainSpec) -> tuple[str, TrainSpec]:
     schedule, window, slack = match[1], int(match[2]), int(match[3] or 0)
     # The name becomes a folder's, so the path of somebody's own file is left out of it.
     name = Path(text).name.replace(":", "-")
-    return name, base.replace(schedule=schedule, window=window, slack=slack)
+    spec = base.replace(schedule="1f1b", window=window, chunks=0)  # the same micro-batches, whatever chunks may be
+    if schedule != "interleaved":
+        return name, spec.replace(schedule=schedule, slack=slack)
+    # The same ranks hold `chunks` stages each, and a paced stage has its share of the rank's time.
+    chunks = base.chunks or 2
+    paces = {field: _shared(getattr(base, field), chunks) for field in ("pace_forward_ms", "pace_backward_ms")}
+    return name, spec.replace(schedule=schedule, slack=slack, chunks=chunks, stages=base.stages * chunks, **paces)
+
+
+def _shared(pace: float | list[float], chunks: int) -> float | list[float]:
+    """Durations of the ranks as durations of the stages that they hold, rank s mod R for stage s."""
+    return [rank / chunks for _ in range(chunks) for rank in pace] if isinstance(pace, list) else pace / chunks
 
 
 def run(arguments: argparse.Namespace) -> int:

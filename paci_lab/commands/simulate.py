@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--window", 8, "micro-batches per update"),
         ("--updates", 8, "windows to simulate"),
         ("--slack", 0, "PACI: forwards that stage 0 admits beyond its N unresolved ones"),
+        ("--chunks", 0, "interleaved: stages on every rank; 0 for the schedule's own"),
         ("--seed", 0, "of the jitter"),
     ):
         parser.add_argument(flag, type=int, default=default, help=f"{help} (default {default})")
@@ -63,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         window=arguments.window,
         microbatches=arguments.window * arguments.updates,
         slack=arguments.slack,
+        chunks=arguments.chunks,
     )
     validate(schedule)
     trace = simulate(
@@ -82,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         "source": "simulated",
         "schedule": schedule.name,
         "stages": schedule.stages,
+        "ranks": schedule.ranks,
         "window": schedule.window,
         "updates": schedule.updates,
         "makespan_ms": trace.makespan_ns / 1e6,

@@ -88,13 +88,13 @@ def _device(spec: TrainSpec) -> tuple[str, str]:
             "device", "cuda", "auto or cpu on a machine without a GPU that torch can use", "use device cpu"
         )
     device = "cuda" if gpus else "cpu"
-    enough = gpus >= spec.stages
+    ranks = spec.build_schedule().ranks
+    enough = gpus >= ranks
     if spec.backend == "nccl" and not enough:
         raise InputError(
             "backend",
             "nccl",
-            f"gloo: {spec.stages} stages need {spec.stages} GPUs for NCCL, which refuses "
-            f"to share one, and {gpus} are here",
+            f"gloo: {ranks} ranks need {ranks} GPUs for NCCL, which refuses to share one, and {gpus} are here",
             "use backend auto",
         )
     backend = spec.backend if spec.backend != "auto" else "nccl" if enough else "gloo"

@@ -8,6 +8,7 @@ import pkgutil
 
 from paci_lab.errors import InputError
 from paci_lab.schedules.gpipe import GPipe
+from paci_lab.schedules.interleaved import Interleaved
 from paci_lab.schedules.one_f_one_b import OneFOneB
 from paci_lab.schedules.op import KINDS, Op
 from paci_lab.schedules.own import is_own, own_schedule
@@ -21,6 +22,7 @@ from paci_lab.schedules.versions import NeededVersions
 __all__ = [
     "KINDS",
     "GPipe",
+    "Interleaved",
     "NeededVersions",
     "OneFOneB",
     "Op",
@@ -53,8 +55,8 @@ def schedule_classes() -> dict[str, type[Schedule]]:
 
 
 def build_schedule(name: str, *, stages: int, microbatches: int, window: int, **options: int) -> Schedule:
-    """A schedule by name, or by "my_file.py:MySchedule"; `options` are its extra fields (PACI: `slack`), and a zero is
-    no option.
+    """A schedule by name, or by "my_file.py:MySchedule"; `options` are its extra fields (PACI: `slack`,
+    interleaved: `chunks`), and a zero is no option.
 
     >>> [str(op) for op in build_schedule("paci", stages=2, microbatches=2, window=1).ops(0)]
     ['0F0', '0F1', '0B0', '0U0', '0B1', '0U1']
@@ -68,8 +70,6 @@ def build_schedule(name: str, *, stages: int, microbatches: int, window: int, **
     taken = {field.name for field in dataclasses.fields(cls)}
     for option, value in options.items():
         if option not in taken and value != 0:
-            raise InputError(
-                option, value, f"0 for schedule {name!r}, which has no {option}", f"leave {option} out, or use paci"
-            )
-    options = {option: value for option, value in options.items() if option in taken}
+            raise InputError(option, value, f"0 for schedule {name!r}, which has no {option}", f"leave {option} out")
+    options = {option: value for option, value in options.items() if value != 0}
     return cls(stages=stages, microbatches=microbatches, window=window, **options)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from paci_lab.errors import InputError
 from paci_lab.schedules.op import Op
 
-__all__ = ["Schedule", "never_drained", "one_forward_one_backward"]
+__all__ = ["Schedule", "most_held", "never_drained", "one_forward_one_backward"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,3 +119,13 @@ def never_drained(schedule: Schedule, rank: int) -> Iterator[Op]:
         done = op.microbatch + 1
         if op.kind == "B" and (done % schedule.window == 0 or done == schedule.microbatches):
             yield Op(rank, "U", schedule.window_of(op.microbatch))
+
+
+def most_held(schedule: Schedule, stage: int) -> int:
+    """Most micro-batches held on `stage` at once, counted along the order of its rank."""
+    held = most = 0
+    for op in schedule.ops(schedule.rank_of(stage)):
+        if op.stage == stage:
+            held += (op.kind == "F") - (op.kind in "BW")
+            most = max(most, held)
+    return most

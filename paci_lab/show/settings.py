@@ -77,7 +77,7 @@ class Numbers:
     Args:
         bubble: share of all stages' time that is idle, fill and drain included.
         steady_utilization: mean working share after the fill and before the drain; None when there is no such part.
-        against_flush: throughput as a multiple of 1F1B-flush with the same settings.
+        against_flush: throughput per rank as a multiple of that of 1F1B-flush with the same settings.
         held: most micro-batches whose activations a stage holds. memory: the bytes of these activations.
         gap_max, gap_mean: version gap.
         weights: what a stage keeps of its weights, in words.
@@ -106,7 +106,7 @@ def explore(settings: Settings) -> tuple[Trace, Numbers]:
     return trace, Numbers(
         bubble=trace.bubble_fraction(),
         steady_utilization=float(steady.mean()) if steady.any() else None,
-        against_flush=flush.makespan_ns / trace.makespan_ns,
+        against_flush=flush.makespan_ns * settings.stages / (trace.makespan_ns * schedule.ranks),
         held=held,
         memory=[count * per_microbatch for count in held],
         gap_max=trace.version_gap_max(),
