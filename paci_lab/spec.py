@@ -199,9 +199,10 @@ class TrainSpec:
         return any(max(v) if isinstance(v, list) else v for v in (self.pace_forward_ms, self.pace_backward_ms))
 
     def pace_ns(self, stage: int) -> dict[str, int]:
-        """Stated duration of forward and backward on `stage`, in nanoseconds; 0 is none."""
+        """Stated duration of each operation on `stage`, in nanoseconds; 0 is none. I and W are half a backward each."""
         paces = {"F": self.pace_forward_ms, "B": self.pace_backward_ms}
-        return {kind: round((v[stage] if isinstance(v, list) else v) * 1e6) for kind, v in paces.items()}
+        stated = {kind: round((v[stage] if isinstance(v, list) else v) * 1e6) for kind, v in paces.items()}
+        return stated | {"I": stated["B"] // 2, "W": stated["B"] - stated["B"] // 2}
 
     def build_schedule(self) -> Schedule:
         """The schedule this run follows."""

@@ -227,8 +227,7 @@ class Trace:
         """
         here = self.stage == stage
         starts = self.start_ns[here & (self.op == _CODE["F"])]
-        split = bool((here & (self.op == _CODE["W"])).any())
-        ends = self.end_ns[here & (self.op == _CODE["W" if split else "B"])]
+        ends = self.end_ns[here & np.isin(self.op, _RELEASE)]
         times = np.concatenate([ends, starts])  # a release at the same instant counts before an admission
         change = np.concatenate([-np.ones(len(ends), np.int64), np.ones(len(starts), np.int64)])
         order = np.argsort(times, kind="stable")

@@ -15,6 +15,8 @@ from paci_lab import schedules
 from paci_lab.errors import InputError
 from paci_lab.schedules import (
     PACI,
+    ZBH1,
+    ZBH2,
     GPipe,
     Interleaved,
     OneFOneB,
@@ -29,7 +31,7 @@ from paci_lab.schedules import (
 )
 from paci_lab.simulate import Costs, simulate
 
-BUILT_IN = (OneFOneB, GPipe, Interleaved, PACI, PipeDream, PipeDream2BW)
+BUILT_IN = (OneFOneB, GPipe, Interleaved, PACI, PipeDream, PipeDream2BW, ZBH1, ZBH2)
 
 
 def text(schedule: Schedule, rank: int) -> str:

@@ -18,6 +18,8 @@ from paci_lab.schedules.pipedream_2bw import PipeDream2BW
 from paci_lab.schedules.schedule import Schedule
 from paci_lab.schedules.validate import ScheduleError, inputs_of, validate
 from paci_lab.schedules.versions import NeededVersions
+from paci_lab.schedules.zb_h1 import ZBH1
+from paci_lab.schedules.zb_h2 import ZBH2
 
 __all__ = [
     "KINDS",
@@ -30,6 +32,8 @@ __all__ = [
     "PipeDream",
     "PipeDream2BW",
     "Schedule",
+    "ZBH1",
+    "ZBH2",
     "ScheduleError",
     "build_schedule",
     "inputs_of",
@@ -70,6 +74,17 @@ def build_schedule(name: str, *, stages: int, microbatches: int, window: int, **
     taken = {field.name for field in dataclasses.fields(cls)}
     for option, value in options.items():
         if option not in taken and value != 0:
-            raise InputError(option, value, f"0 for schedule {name!r}, which has no {option}", f"leave {option} out")
+            raise InputError(
+                option,
+                value,
+                f"0 for schedule {name!r}, which has no {option}",
+                f"leave {option} out, or use {_having(option)}",
+            )
     options = {option: value for option, value in options.items() if value != 0}
     return cls(stages=stages, microbatches=microbatches, window=window, **options)
+
+
+def _having(option: str) -> str:
+    """Names of the schedules with a field `option`."""
+    classes = schedule_classes().items()
+    return " or ".join(name for name, cls in classes if option in {field.name for field in dataclasses.fields(cls)})
