@@ -105,7 +105,7 @@ class TrainSpec:
     """
 
     schedule: str = _field(
-        "paci", "text", "order of operations: a name of `paci-lab schedules`, or my_file.py:MySchedule"
+        "paci", "text", "order of operations: a name of `paci-lab schedules`, my_file.py:MySchedule, or file.csv"
     )
     stages: int = _field(
         2, "count", "pipeline stages, one process each (interleaved: a process holds --chunks of them)"

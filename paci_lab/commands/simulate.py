@@ -6,7 +6,7 @@ import argparse
 
 from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
 from paci_lab.errors import InputError
-from paci_lab.schedules import build_schedule, schedule_classes, validate
+from paci_lab.schedules import Schedule, build_schedule, from_csv, schedule_classes, validate
 from paci_lab.simulate import Costs, simulate
 
 HELP = "simulate a schedule and print its bubble, utilisation, version gaps and memory"
@@ -16,6 +16,11 @@ EXAMPLE = "paci-lab simulate --schedule paci --stages 8 --window 8 --updates 8"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schedule", default="paci", help=" | ".join(schedule_classes()) + " | my_file.py:MySchedule (default paci)"
+    )
+    parser.add_argument(
+        "--csv",
+        metavar="FILE",
+        help="a schedule of torch.distributed.pipelining, which says its stages and window itself",
     )
     for flag, default, help in (
         ("--stages", 8, "pipeline stages"),
@@ -58,14 +63,17 @@ def _straggler(text: str) -> tuple[int, float]:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.updates < 1:
         raise InputError("--updates", arguments.updates, "a whole number from 1", "try --updates 8")
-    schedule = build_schedule(
-        arguments.schedule,
-        stages=arguments.stages,
-        window=arguments.window,
-        microbatches=arguments.window * arguments.updates,
-        slack=arguments.slack,
-        chunks=arguments.chunks,
-    )
+    if arguments.csv:
+        schedule: Schedule = from_csv(arguments.csv, updates=arguments.updates)
+    else:
+        schedule = build_schedule(
+            arguments.schedule,
+            stages=arguments.stages,
+            window=arguments.window,
+            microbatches=arguments.window * arguments.updates,
+            slack=arguments.slack,
+            chunks=arguments.chunks,
+        )
     validate(schedule)
     trace = simulate(
         schedule,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 
 from paci_lab.data import open_data
@@ -62,15 +60,9 @@ def resolve(spec: TrainSpec) -> TrainSpec:
         options=optimizer_options(spec),
     )
     schedule = spec.build_schedule()
-    # Long streams repeat themselves: the fill, some windows and the drain show every fault there can be. A window of
-    # thousands would make even that long, and is in itself only more of the same.
-    window = min(schedule.window, max(512, 2 * schedule.stages))
-    if is_own(spec.schedule):  # nobody has shown that this one repeats itself
-        validate(schedule)
-    else:
-        validate(
-            dataclasses.replace(schedule, window=window).shortened(4 * window + 4 * schedule.stages + 2 * spec.slack)
-        )
+    validate(
+        schedule if is_own(spec.schedule) else schedule.excerpt()
+    )  # nobody knows that somebody's own repeats itself
     return spec
 
 

@@ -74,6 +74,10 @@ class Interleaved(Schedule):
     def in_flight(self, stage: int) -> int:
         return _held(self.shortened(self.window), stage)
 
+    def excerpt(self) -> Schedule:
+        window = min(self.window, 4 * self.stages)
+        return dataclasses.replace(self, window=window, microbatches=min(4 * window, self.microbatches))
+
     def ideal_bubble_fraction(self) -> float:
         work = self.microbatches * self.chunks
         return 1 - work / (work + self.updates * (self.ranks - 1))

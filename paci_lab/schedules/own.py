@@ -11,7 +11,7 @@ from paci_lab.errors import InputError
 from paci_lab.objects import accepts, load_object
 from paci_lab.schedules.schedule import Schedule
 
-__all__ = ["is_own", "own_schedule"]
+__all__ = ["further_fields", "is_own", "own_schedule"]
 
 
 def is_own(name: str) -> bool:
@@ -42,11 +42,7 @@ def _load(source: str, _changed_ns: int) -> type[Schedule]:
             "schedule", source, f"{allowed} with {', '.join(missing)}", f"define {', '.join(missing)} in {cls.__name__}"
         )
     fields = {field.name for field in dataclasses.fields(cls)}
-    unknown = [
-        parameter.name
-        for parameter in inspect.signature(cls).parameters.values()
-        if parameter.default is parameter.empty and parameter.name not in ("stages", "microbatches", "window")
-    ]
+    unknown = further_fields(cls)
     if unknown or not fields >= {"stages", "microbatches", "window"}:
         raise InputError(
             "schedule",
@@ -55,3 +51,12 @@ def _load(source: str, _changed_ns: int) -> type[Schedule]:
             f"give {', '.join(unknown) or 'the fields'} a default",
         )
     return cls
+
+
+def further_fields(cls: type[Schedule]) -> list[str]:
+    """Fields that a schedule of class `cls` cannot be made without, beside stages, microbatches and window."""
+    return [
+        parameter.name
+        for parameter in inspect.signature(cls).parameters.values()
+        if parameter.default is parameter.empty and parameter.name not in ("stages", "microbatches", "window")
+    ]

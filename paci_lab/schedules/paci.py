@@ -48,6 +48,11 @@ class PACI(Schedule):
         after = self.stages - 1
         return (2 * self.slack * (after - stage) + after) // (2 * after) if after else 0
 
+    def excerpt(self) -> Schedule:
+        window = min(self.window, max(512, 2 * self.stages))
+        length = 4 * window + 4 * self.stages + 2 * self.slack
+        return dataclasses.replace(self, window=window).shortened(length)
+
     def gap_bound(self, stage: int) -> int:
         return -(-(self.stages - 1 - stage + self.slack_of(stage)) // self.window)
 

@@ -92,6 +92,14 @@ class Schedule(ABC):
         """Micro-batches of window `update`; the last window may be shorter."""
         return range(update * self.window, min((update + 1) * self.window, self.microbatches))
 
+    def excerpt(self) -> Schedule:
+        """A stream that shows every fault this one can have: its fill, some windows and its drain.
+
+        Long streams repeat themselves, and a window of thousands is in itself only more of the same.
+        """
+        window = min(self.window, max(512, 2 * self.stages))
+        return dataclasses.replace(self, window=window).shortened(4 * window + 6 * self.stages)
+
     def shortened(self, microbatches: int) -> Schedule:
         """The same schedule over at most `microbatches` of them, for checks that need not see the whole stream."""
         return dataclasses.replace(self, microbatches=min(microbatches, self.microbatches))

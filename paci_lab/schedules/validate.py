@@ -9,7 +9,7 @@ from paci_lab.errors import InputError
 from paci_lab.schedules.op import KINDS, Op
 from paci_lab.schedules.schedule import Schedule
 
-__all__ = ["ScheduleError", "inputs_of", "validate"]
+__all__ = ["ScheduleError", "dry_run", "inputs_of", "validate"]
 
 
 class ScheduleError(ValueError):
@@ -50,10 +50,16 @@ def validate(schedule: Schedule) -> None:
     deadlock, the in-flight limit, updates made of exactly their window, the gap bound, and messages between two stages
     consumed in the order they are sent (NCCL ignores tags, so order alone must make it correct).
     """
+    dry_run(schedule)
+
+
+def dry_run(schedule: Schedule) -> list[list[Op | None]]:
+    """What `validate` walked through: slots of one operation (or none) per rank."""
     walk = _Walk(schedule)
     while walk.step():
         pass
     walk.check_complete()
+    return walk.grid
 
 
 class _Walk:
