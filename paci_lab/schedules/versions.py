@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paci_lab.schedules.schedule import Schedule
 
-__all__ = ["NeededVersions"]
+__all__ = ["NeededVersions", "weight_copies"]
 
 
 class NeededVersions:
@@ -53,3 +53,18 @@ class NeededVersions:
             return True
         more = self._next < self.schedule.microbatches
         return more and self.schedule.version_used(self._next, self.live) == version
+
+
+def weight_copies(schedule: Schedule, stage: int) -> int:
+    """Most copies of its weights that `stage` holds at once, the live one included."""
+    if schedule.version_used(0, 0) is None:
+        return 1
+    needed = NeededVersions(schedule)
+    for op in schedule.ops(schedule.rank_of(stage)):
+        if op.stage == stage and op.kind == "F":
+            needed.forward(op.microbatch)
+        elif op.stage == stage and op.kind in "BW":
+            needed.release(op.microbatch)
+        elif op.stage == stage and op.kind == "U":
+            needed.update()
+    return 1 + needed.peak
