@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from paci_lab.errors import InputError
@@ -139,16 +140,19 @@ def cells(row: Row) -> list[str]:
 def as_markdown(rows: Sequence[Row], *, command: str, ranks: int, window: int, updates: int) -> str:
     """A page: the table, and what every schedule says of itself."""
     head = [column.replace("\n", " ") for column in COLUMNS]
+    about = (
+        f"Simulated: {ranks} ranks, {window} micro-batches per update, {updates} updates. A forward takes 1, a backward "
+        "2 (its halves I and W 1 each), messages nothing. Bubble is the idle share of all ranks' time, fill and drain "
+        "included. Copies of the weights, activations and update delay are the largest on any rank. Activations count "
+        "micro-batches of a whole rank. The update delay counts the updates between the weights that a forward saw and "
+        "the weights that its gradient is applied to."
+    )
     lines = [
         "# Schedules",
         "",
         f"Made by `{command}`; a test holds it up to date.",
         "",
-        f"Simulated: {ranks} ranks, {window} micro-batches per update, {updates} updates. A forward takes 1, a backward",
-        "2 (its halves I and W 1 each), messages nothing. Bubble is the idle share of all ranks' time, fill and drain",
-        "included. Copies of the weights, activations and update delay are the largest on any rank. Activations count",
-        "micro-batches of a whole rank. The update delay counts the updates between the weights that a forward saw",
-        "and the weights that its gradient is applied to.",
+        *textwrap.wrap(about, 120),
         "",
         "| " + " | ".join(head) + " |",
         "|---" * len(head) + "|",

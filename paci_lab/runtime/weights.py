@@ -78,16 +78,20 @@ class KeptVersions:
         def unpack(saved: Tensor | _Note) -> Tensor:
             if isinstance(saved, Tensor):
                 return saved
-            return self._values(saved.version)[saved.parameter].as_strided(saved.size, saved.stride, saved.offset)
+            live = saved.version == self.needed.live  # looked up by itself: this is called for every saved weight
+            value = self.parameters[saved.parameter].detach() if live else self.copies[saved.version][saved.parameter]
+            return value.as_strided(saved.size, saved.stride, saved.offset)
 
         # The parameters stay the leaves of the graph, so that gradients of all versions add up in one place.
-        live = self._values(self.needed.live)
-        self._show(values)
+        live = values if version == self.needed.live else self._values(self.needed.live)
+        if values is not live:
+            self._show(values)
         try:
             with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
                 yield
         finally:
-            self._show(live)
+            if values is not live:
+                self._show(live)
 
     def release(self, microbatch: int) -> None:
         """The backward of `microbatch` is over."""
