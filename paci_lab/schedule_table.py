@@ -141,11 +141,11 @@ def as_markdown(rows: Sequence[Row], *, command: str, ranks: int, window: int, u
     """A page: the table, and what every schedule says of itself."""
     head = [column.replace("\n", " ") for column in COLUMNS]
     about = (
-        f"Simulated: {ranks} ranks, {window} micro-batches per update, {updates} updates. A forward takes 1, a "
-        "backward 2 (its halves I and W 1 each), messages nothing. Bubble is the idle share of all ranks' time, fill "
-        "and drain included. Copies of the weights, activations and update delay are the largest on any rank. Activations "
-        "count micro-batches of a whole rank. The update delay counts the updates between the weights that a forward saw "
-        "and the weights that its gradient is applied to."
+        f"Simulated: {ranks} ranks, {window} micro-batches per update, {updates} updates. "
+        "A forward takes 1, a backward 2 (its halves I and W 1 each), messages nothing. Bubble is the idle share of "
+        "all ranks' time, fill and drain included. Copies of the weights, activations and update delay are the largest on "
+        "any rank. Activations count micro-batches of a whole rank. The update delay counts the updates between the "
+        "weights that a forward saw and the weights that its gradient is applied to."
     )
     lines = [
         "# Schedules",

@@ -63,3 +63,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked `browser` where no Chromium is installed; installing one needs root, so no test does."""
     if item.get_closest_marker("browser") and not any(map(shutil.which, BROWSERS)):
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+
+
+LEFT_OUT = pytest.StashKey[list[pytest.Item]]()
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Remember what `make test` leaves out, to say it at the end."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        slow[0].config.stash.setdefault(LEFT_OUT, []).extend(slow)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say plainly which tests did not run, so that a green line is not taken for more than it is."""
+    if left_out := config.stash.get(LEFT_OUT, []):
+        browser = sum(1 for item in left_out if item.get_closest_marker("browser"))
+        terminalreporter.write_line(
+            f"left out: {len(left_out)} slow tests, {browser} of them in a real browser, because they take minutes; "
+            "`make test-slow` runs them"
+        )

@@ -9,7 +9,7 @@ from paci_lab.errors import InputError
 from paci_lab.models import build_model
 from paci_lab.optimizers import build_optimizer
 from paci_lab.partition import balanced_partition, check_partition, even_partition, measure_layer_costs
-from paci_lab.schedules import is_own, validate
+from paci_lab.schedules import excerpt_of, validate
 from paci_lab.spec import TrainSpec
 
 __all__ = ["resolve"]
@@ -60,9 +60,7 @@ def resolve(spec: TrainSpec) -> TrainSpec:
         options=optimizer_options(spec),
     )
     schedule = spec.build_schedule()
-    validate(
-        schedule if is_own(spec.schedule) else schedule.excerpt()
-    )  # nobody knows that somebody's own repeats itself
+    validate(excerpt_of(spec.schedule, schedule))
     return spec
 
 

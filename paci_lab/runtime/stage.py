@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from paci_lab.accumulation import LocalAccumulation
 from paci_lab.data import Data
 from paci_lab.models import Model
 from paci_lab.optimizers import build_optimizer, learning_rate_factor
-from paci_lab.runtime.guard import guarded_step
 from paci_lab.runtime.split import SplitBackward, splits_backward
 from paci_lab.runtime.weights import weights_for
 from paci_lab.schedules import Schedule
@@ -86,11 +86,13 @@ class Stage:
             implementation=spec.optimizer_implementation,
             options=optimizer_options(spec),
         )
+        self.accumulation = LocalAccumulation(
+            self.optimizer, window=schedule.window, parameters=self.optimizer.parameters
+        )
         self.weights = weights_for(schedule, self.optimizer.parameters)
         self.split = SplitBackward(self.layers) if splits_backward(schedule, stage) else None
         if self.split is not None:
             self.split.check(lambda activation: self._run_layers(activation, 0), self._sample())
-        self.version = 0
         self.held: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # micro-batch -> (input, output), forward done and backward not
@@ -98,6 +100,11 @@ class Stage:
         self.saved_copies = 0.0  # copies of the weights that autograd makes on its own, measured by warm_up
         self.tokens = 0
         self.total_tokens = sum(map(data.train_tokens, range(schedule.microbatches)))
+
+    @property
+    def version(self) -> int:
+        """Updates made so far: the weight version."""
+        return self.accumulation.version
 
     # -- the operations -------------------------------------------------------------------------------------------
     def forward(self, microbatch: int, activation: Tensor | None) -> Tensor | None:
@@ -154,9 +161,7 @@ class Stage:
         self.optimizer.scale_learning_rate(factor)
         norm = self.gradient_norm()
         self.weights.before_update()
-        guarded_step(self.optimizer.step, self.optimizer.parameters)
-        self.optimizer.zero_grad()
-        self.version += 1
+        self.accumulation.step()
         total = sum(loss * self.data.train_tokens(microbatch) for microbatch, loss in losses)
         train_loss = total / max(self.window_tokens(update), 1) if self.last else None
         return UpdateRecord(

@@ -11,7 +11,7 @@ from paci_lab.schedules.gpipe import GPipe
 from paci_lab.schedules.interleaved import Interleaved
 from paci_lab.schedules.one_f_one_b import OneFOneB
 from paci_lab.schedules.op import KINDS, Op
-from paci_lab.schedules.own import further_fields, is_own, own_schedule
+from paci_lab.schedules.own import excerpt_of, further_fields, is_own, own_schedule
 from paci_lab.schedules.paci import PACI
 from paci_lab.schedules.pipedream import PipeDream
 from paci_lab.schedules.pipedream_2bw import PipeDream2BW
@@ -38,6 +38,7 @@ __all__ = [
     "ScheduleError",
     "TorchCsv",
     "build_schedule",
+    "excerpt_of",
     "from_csv",
     "inputs_of",
     "is_own",

@@ -85,6 +85,7 @@ class RunFeed:
         spec: what spec.toml says, as plain values; empty when it cannot be read.
         stages: number of stages, from the spec or from what the trace shows.
         source: where the figures come from, in words.
+        on_cores: whether the ranks compute on processor cores, and do so all the time.
         metrics, validation: rows of metrics.jsonl so far.
     """
 
@@ -108,6 +109,7 @@ class RunFeed:
         self.stages = self._count("stages")
         paced = any(np.any(np.asarray(self.spec.get(key, 0)) != 0) for key in ("pace_forward_ms", "pace_backward_ms"))
         self.source = "measured on paced devices" if paced else "measured"
+        self.on_cores = not paced and self.spec.get("device") != "cuda"
         self._grown_at = time.monotonic()
         self._result: dict[str, Any] | None = None
         self._failure: dict[str, Any] | None = None

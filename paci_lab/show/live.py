@@ -29,6 +29,7 @@ __all__ = ["LiveView", "live"]
 _EVENTS = 1000  # operations and waits in view
 _PERIOD_S = 0.18  # between two drawings, so that there are at least five a second
 _REST = 1.0  # at least as long a rest as the drawing took, so that a busy machine is not slowed by being watched
+_SHARE = 0.02  # of the cores' time, at most, where the ranks compute on the same cores
 _PATIENCE_S = 1.0  # how long to wait for the browser to have drawn the last picture before another is sent
 _NICE = 10  # the drawing thread gives way to the ranks, which may need every core
 _LOSS_PX, _LOSS_GAP_PX = 170, 70
@@ -96,7 +97,7 @@ class LiveView:
         self.frames = 0
         self._drawn: tuple[Any, ...] = ()
         self._closed, self._wake, self._stop_asked = threading.Event(), threading.Event(), threading.Event()
-        self._in_browser, self._sent_at = threading.Event(), 0.0
+        self._in_browser, self._sent_at, self._rest_until = threading.Event(), 0.0, 0.0
         self._sent, self._seen = widgets.IntText(), widgets.IntText()  # numbers of pictures; never shown
         self._in_browser.set()
         self._connect()
@@ -142,7 +143,7 @@ class LiveView:
                 showlegend=True,
                 hovertemplate=name + " %{y:.3f}<br>after %{x:.1f} s<extra></extra>",
             )
-        axis = {"gridcolor": look.grid, "zeroline": False, "tickfont": {"size": 14}}
+        axis = {"gridcolor": look.grid, "zeroline": False, "tickfont": {"size": 14}, "ticklabeloverflow": "allow"}
         figure.update_layout(
             xaxis3={
                 **axis,
@@ -209,7 +210,12 @@ class LiveView:
         # The browser's word that it has come so far: messages arrive in order, so this number is copied there after the
         # picture sent before it has been drawn. The figure's own answers cannot be relied on in plotly 7.1.
         self._link = widgets.jsdlink((self._sent, "value"), (self._seen, "value"))
-        self._seen.observe(lambda _: self._in_browser.set(), "value")
+        self._seen.observe(lambda _: self._browser_answered(), "value")
+
+    def _browser_answered(self) -> None:
+        self._in_browser.set()
+        if time.monotonic() > self._rest_until:  # the next picture is due and waits for this
+            self._wake.set()
 
     def _set_speed(self, speed: float) -> None:
         self.playhead.speed = speed
@@ -225,14 +231,19 @@ class LiveView:
         with contextlib.suppress(OSError, AttributeError):  # where threads have no priority of their own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while not self._closed.is_set():
-            began = time.monotonic()
+            began, worked, drew = time.monotonic(), time.thread_time(), False
             with self.problems.caught(clear=False):
                 if self._stop_asked.is_set() and not self.controls["stop"].disabled:
                     self._begin_stop()
-                self.tick()
+                drew = self.tick()
             listen_while_busy(self._seen, *self.controls.values())
             spent = time.monotonic() - began
-            self._wake.wait(max(_PERIOD_S - spent, _REST * spent))
+            rest = max(_PERIOD_S - spent, _REST * spent)
+            if drew and self.feed.on_cores and not self.feed.ended:
+                rest = max(rest, (time.thread_time() - worked) / (_SHARE * (os.cpu_count() or 1)))
+            if drew:
+                self._rest_until = began + spent + rest
+            self._wake.wait(rest)
             self._wake.clear()
 
     def _begin_stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from paci_lab.schedules import Schedule, build_schedule, is_own, validate
 from paci_lab.simulate import Costs, simulate
@@ -96,10 +97,12 @@ class Numbers:
 def explore(settings: Settings) -> tuple[Trace, Numbers]:
     """Simulate, and work out the numbers. Takes about 10 ms for 8 stages with 64 micro-batches."""
     schedule = settings.build()
-    if is_own(settings.schedule):
+    if is_own(settings.schedule):  # simulated anew each time, for its file may have changed
         validate(schedule)
-    trace = simulate(schedule, settings.costs())
-    flush = simulate(dataclasses.replace(settings, schedule="1f1b").build(), settings.costs())
+        trace = simulate(schedule, settings.costs())
+    else:
+        trace = _simulated(settings)
+    flush = _simulated(dataclasses.replace(settings, schedule="1f1b", slack=0))
     steady = trace.steady_utilization()
     held = trace.in_flight_peak()
     per_microbatch = activation_bytes(settings.model, stages=settings.stages, microbatch_size=settings.microbatch_size)
@@ -113,6 +116,12 @@ def explore(settings: Settings) -> tuple[Trace, Numbers]:
         gap_mean=trace.version_gap_mean(),
         weights="one copy" if schedule.weight_policy == "live" else schedule.weight_policy,
     )
+
+
+@functools.lru_cache(maxsize=8)
+def _simulated(settings: Settings) -> Trace:
+    """Kept for the explorer, whose two schedules have one and the same flush to be compared with."""
+    return simulate(settings.build(), settings.costs())
 
 
 def activation_bytes(model: str, *, stages: int, microbatch_size: int) -> float:

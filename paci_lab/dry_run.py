@@ -1,0 +1,150 @@
+"""What a spec will take, before anything is started, fetched or written: `paci-lab train --dry-run`.
+
+Everything here is arithmetic on shapes (the meta device) and simulation. Layer costs are estimated from the sizes of
+matrices; a real run measures them when its partition is "auto".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from paci_lab.models import Model, build_model
+from paci_lab.partition import balanced_partition, check_partition
+from paci_lab.schedules import build_schedule, excerpt_of, validate, weight_copies
+from paci_lab.simulate import Costs, simulate
+from paci_lab.spec import TrainSpec
+
+__all__ = ["DryRun", "StageNeeds", "dry_run"]
+
+_STATE_BYTES = {"adamw": 8, "nadam": 8, "muon": 8, "sgd": 4}
+"""Per parameter, float32: two moments, or a momentum. Muon keeps one for its matrices, so this is its upper bound."""
+
+_EVENT_BYTES = 135
+"""Of one line of a trace, measured on long runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StageNeeds:
+    """What one stage holds.
+
+    Attributes:
+        layers: how many. parameters: how many numbers.
+        work: its share of the model's computing.
+        weights, gradients, optimizer, activations: bytes in float32; `optimizer` is None for one that is not known.
+        gap: largest version gap.
+        held: most micro-batches in flight.
+    """
+
+    layers: int
+    parameters: int
+    work: float
+    weights: int
+    gradients: int
+    optimizer: int | None
+    activations: int
+    gap: int
+    held: int
+
+    @property
+    def bytes(self) -> int:
+        """All of it together."""
+        return self.weights + self.gradients + (self.optimizer or 0) + self.activations
+
+
+@dataclasses.dataclass(frozen=True)
+class DryRun:
+    """What `spec` needs and what to expect.
+
+    Attributes:
+        stages: one per stage.
+        tokens: seen in the whole run. parameters: of the whole model.
+        against_flush: predicted throughput as a multiple of 1F1B-flush with the same micro-batches per update, with a
+            backward twice as long as a forward and messages that take no time.
+        disk_bytes: the trace, and the two snapshots that a run keeps at most.
+    """
+
+    spec: TrainSpec
+    stages: list[StageNeeds]
+    tokens: int
+    parameters: int
+    against_flush: float
+    disk_bytes: int
+
+
+def dry_run(spec: TrainSpec) -> DryRun:
+    """Work it out; raises InputError or ScheduleError for a spec that cannot run, as far as shapes tell."""
+    model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
+    parameters, work = _layers(model)
+    partition = balanced_partition(work, spec.stages) if spec.partition == "auto" else spec.partition
+    check_partition(partition, model.layers, spec.stages)
+    schedule = spec.build_schedule()
+    validate(excerpt_of(spec.schedule, schedule))
+    excerpt = schedule.excerpt()  # long enough for a stage to keep as many copies of its weights as it ever will
+    stages, first = [], 0
+    for stage, count in enumerate(partition):
+        layers = range(first, first + count)
+        first += count
+        numbers = sum(parameters[layer] for layer in layers)
+        held = schedule.in_flight(stage)
+        kept = sum(model.activation_bytes_per_microbatch(layer, spec.microbatch_size) for layer in layers)
+        state = _STATE_BYTES.get(spec.optimizer)
+        stages.append(
+            StageNeeds(
+                layers=count,
+                parameters=numbers,
+                work=sum(work[layer] for layer in layers) / sum(work),
+                weights=4 * numbers * weight_copies(excerpt, stage),
+                gradients=4 * numbers,
+                optimizer=None if state is None else state * numbers,
+                activations=held * kept,
+                gap=schedule.gap_bound(stage),
+                held=held,
+            )
+        )
+    # An F, a B and the two waits before them, for every micro-batch and stage.
+    trace = 4 * _EVENT_BYTES * spec.total_microbatches * spec.stages if spec.trace else 0
+    return DryRun(
+        spec=spec,
+        stages=stages,
+        tokens=spec.total_microbatches * spec.microbatch_size * model.context,
+        parameters=sum(parameters),
+        against_flush=_against_flush(spec, [stage.work for stage in stages]),
+        disk_bytes=trace + 2 * 4 * sum(parameters),
+    )
+
+
+def _layers(model: Model) -> tuple[list[int], list[float]]:
+    """Parameters and estimated work of every layer. Layers of one kind are built once."""
+    found: dict[str, tuple[int, float]] = {}
+    for layer in range(model.layers):
+        if (kind := model.layer_kind(layer)) not in found:
+            with torch.device("meta"):
+                shapes = [p.shape for p in model.build_layer(layer, 0).parameters()]
+            matrices = sum(shape.numel() for shape in shapes if len(shape) == 2)
+            # The first layer looks its rows up. One number in a matrix is one multiplication per token; attention over
+            # the context comes to as many as a matrix of width x context, twice.
+            attention = 2 * model.context * model.boundary_shape(1)[-1] if 0 < layer < model.layers - 1 else 0
+            found[kind] = (sum(map(math.prod, shapes)), float(matrices + attention) if layer else 0.0)
+    kinds = [found[model.layer_kind(layer)] for layer in range(model.layers)]
+    return [numbers for numbers, _ in kinds], [work for _, work in kinds]
+
+
+def _against_flush(spec: TrainSpec, work: list[float]) -> float:
+    """Steady micro-batches per second of `spec`'s schedule over those of a flush with the same window and ranks."""
+    schedule = spec.build_schedule()
+    of_ranks = [sum(work[stage] for stage in schedule.stages_of(rank)) for rank in range(schedule.ranks)]
+
+    def per_update(name: str, work: list[float], chunks: int = 0) -> float:
+        forward = [max(share, 1e-6) for share in work]
+        costs = Costs(forward_ms=forward, backward_ms=[2 * f for f in forward])
+        updates = 8 + -(-4 * spec.stages // spec.window)
+        schedule = build_schedule(
+            name, stages=len(work), microbatches=updates * spec.window, window=spec.window, chunks=chunks
+        )
+        ends = [event.end_ns for event in simulate(schedule, costs).of_kind("U") if event.stage == 0]
+        return (ends[-2] - ends[1]) / (len(ends) - 3)
+
+    return per_update("1f1b", of_ranks) / per_update(spec.schedule, work, spec.chunks)
