@@ -143,8 +143,8 @@ def as_markdown(rows: Sequence[Row], *, command: str, ranks: int, window: int, u
     about = (
         f"Simulated: {ranks} ranks, {window} micro-batches per update, {updates} updates. "
         "A forward takes 1, a backward 2 (its halves I and W 1 each), messages nothing. Bubble is the idle share of "
-        "all ranks' time, fill and drain included. Copies of the weights, activations and update delay are the largest on "
-        "any rank. Activations count micro-batches of a whole rank. The update delay counts the updates between the "
+        "all ranks' time, fill and drain included. Copies of the weights, activations and update delay are the largest "
+        "on any rank. Activations count micro-batches of a whole rank. The update delay counts the updates between the "
         "weights that a forward saw and the weights that its gradient is applied to."
     )
     lines = [
