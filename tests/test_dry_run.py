@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from paci_lab import InputError, TrainSpec
+from paci_lab.cli import main
 from paci_lab.dry_run import dry_run
 from paci_lab.models import build_model
 
@@ -47,3 +49,15 @@ def test_parameters_are_those_of_a_real_stage():
 def test_more_stages_than_layers_are_refused():
     with pytest.raises(InputError, match="stages"):
         dry_run(TrainSpec(stages=64, model="femto", updates=1))
+
+
+def test_the_command_prints_it_and_starts_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    spec = str(SPECS / "gpt2-medium-owt-8stage.toml")
+    assert main(["train", spec, "--dry-run", "--json", "figures.json"]) == 0
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["parameters"] == 406_286_336 and len(figures["stages"]) == 8
+    said = capsys.readouterr()
+    assert "nothing was started" in said.out + said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
+    assert main(["train", "--stages", "90", "--dry-run"]) == 2

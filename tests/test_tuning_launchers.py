@@ -17,7 +17,8 @@ from tuning.launchers import Launcher, open_launcher
 from tuning.launchers.slurm import Slurm
 
 SCHEDULER = '''#!{python}
-"""Stands in for sbatch, squeue, scancel and srun: a job is a process group of this machine."""
+"""Stands in for sbatch, squeue, scancel, srun and scontrol: a job is a process group of this machine, and so is each
+of its nodes."""
 import os, signal, subprocess, sys
 
 name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
@@ -27,10 +28,18 @@ if name == "sbatch":
     if "--partition=none" in open(script).read():
         sys.exit("sbatch: error: invalid partition specified: none")
     log = next(l for l in open(script) if l.startswith("#SBATCH --output=")).split("=", 1)[1].strip()
-    job = subprocess.Popen(["bash", script], stdout=open(log, "w"), stderr=subprocess.STDOUT, start_new_session=True)
+    nodes = next(l for l in open(script) if l.startswith("#SBATCH --nodes=")).split("=", 1)[1].strip()
+    environment = {{**os.environ, "SLURM_JOB_ID": "9473", "SLURM_NNODES": nodes, "SLURM_JOB_NODELIST": "node[1-2]"}}
+    job = subprocess.Popen(
+        ["bash", script], stdout=open(log, "w"), stderr=subprocess.STDOUT, start_new_session=True, env=environment
+    )
     print(f"{{job.pid}};cluster")
 elif name == "srun":
-    os.execvp(arguments[0], arguments)
+    tasks = [subprocess.Popen(arguments) for _ in range(int(os.environ["SLURM_NNODES"]))]
+    sys.exit(max(abs(task.wait()) for task in tasks))
+elif name == "scontrol":
+    assert arguments == ["show", "hostnames", "node[1-2]"]
+    print("127.0.0.1\\nnode2")
 elif name == "squeue":
     if os.path.exists(pending):
         print("PENDING")
@@ -51,7 +60,7 @@ def scheduler(tmp_path, monkeypatch):
     """A PATH on which the commands of SLURM are stand-ins."""
     folder = tmp_path / "slurm-bin"
     folder.mkdir()
-    for name in ("sbatch", "squeue", "scancel", "srun"):
+    for name in ("sbatch", "squeue", "scancel", "srun", "scontrol"):
         (folder / name).write_text(SCHEDULER.format(python=sys.executable))
         (folder / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -115,6 +124,39 @@ def test_slurm_script_asks_for_what_was_given(tmp_path):
     assert script.splitlines()[-1].startswith(f"exec srun {sys.executable} -m paci_lab.cli train ")
 
 
+def test_slurm_on_several_nodes_asks_for_them_and_meets_on_the_first(tmp_path):
+    lines = Slurm(nodes=2, gpus=2).script(spec(stages=4, partition=[1, 1, 2, 2]), tmp_path / "t", tmp_path).splitlines()
+    for line in ("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=2", "--gpus-per-node=2"):
+        assert f"#SBATCH {line}" in lines
+    assert lines[-2] == (
+        'PACI_MEET=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 10000))'
+    )
+    assert lines[-1] == (
+        f"exec srun {sys.executable} -m torch.distributed.run --nnodes 2 --rdzv-backend c10d "
+        '--rdzv-endpoint "$PACI_MEET" --rdzv-id "$SLURM_JOB_ID" --nproc-per-node 2 '
+        f"-m paci_lab.train {tmp_path}/t.toml --run-dir {tmp_path}/t"
+    )
+
+
+def test_slurm_refuses_nodes_that_cannot_share_the_ranks(scheduler, tmp_path):
+    with pytest.raises(InputError, match="a divisor of 2"):
+        Slurm(nodes=3).start(spec(), tmp_path / "trials" / "a")
+
+
+@pytest.mark.slow
+def test_a_trial_on_two_nodes_of_slurm(scheduler, tmp_path):
+    run_dir = tmp_path / "trials" / "paci-0000"
+    job = Slurm(nodes=2, poll_s=0.2).start(spec(), run_dir)
+    wait_until(lambda: job.state() == "ended", timeout_s=120, what="the end of the job")
+    log = (tmp_path / "trials" / "jobs" / "paci-0000.log").read_text()
+    assert (run_dir / "result.json").exists(), log
+    assert paci_lab.open_run(run_dir).result()["updates"] == 4
+    job = Slurm(nodes=2, poll_s=0.2).start(spec(updates=400, pace_forward_ms=20.0), tmp_path / "trials" / "paci-0001")
+    wait_until(lambda: (tmp_path / "trials" / "paci-0001" / "metrics.jsonl").exists(), what="the start of its ranks")
+    job.stop()
+    wait_until(lambda: not processes_of(tmp_path / "trials" / "paci-0001"), what="the end of its ranks")
+
+
 def test_what_sbatch_refuses_is_one_message(scheduler, tmp_path):
     with pytest.raises(InputError, match="invalid partition specified"):
         Slurm(partition="none").start(spec(), tmp_path / "trials" / "a")
@@ -144,13 +186,21 @@ def test_a_whole_study_over_slurm(scheduler, tmp_path):
 
 def test_a_launcher_from_a_file_and_the_built_in_ones_keep_the_protocol():
     site = f"{Path(__file__).with_name('tuning_landscape.py')}:Landscape"
-    for name in ("local", "slurm", site):
+    for name in ("local", "slurm", "torchrun", site):
         assert isinstance(open_launcher(name, {}), Launcher)
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("pigeons", {}), ("local", {"gpus": 4}), ("no_such.py:Class", {}), (f"{Path(__file__)}:Path", {})],
+    [
+        ("pigeons", {}),
+        ("local", {"gpus": 4}),
+        ("torchrun", {"nodes": 2}),
+        ("torchrun", {"nodes": 0}),
+        ("slurm", {"nodes": "two"}),
+        ("no_such.py:Class", {}),
+        (f"{Path(__file__)}:Path", {}),
+    ],
 )
 def test_an_unknown_launcher_or_option_is_refused_before_a_study_is_made(tmp_path, name, options):
     with pytest.raises(InputError) as refusal:

@@ -16,8 +16,11 @@ from paci_lab.commands.common import (
     spec_from,
     write_figures,
 )
+from paci_lab.commands.dry import print_dry_run
+from paci_lab.errors import InputError
 from paci_lab.runtime.launch import Run, launch
 from paci_lab.runtime.rundir import LineTail
+from paci_lab.spec import TrainSpec
 
 __all__ = ["follow", "gap_text", "result_table"]
 
@@ -30,14 +33,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-dir", metavar="DIR", help="a new or empty folder (default: runs/<schedule>-<stages>x<window>-<time>)"
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print partition, memory per stage, gaps and predicted throughput; start nothing, open no data",
+    )
+    group = parser.add_argument_group("how it is started")
+    group.add_argument(
+        "--launcher",
+        choices=("local", "torchrun"),
+        default="local",
+        help="torchrun, for several nodes or where a cluster expects it; its command is printed (default local)",
+    )
+    group.add_argument("--nodes", type=int, metavar="N", help="torchrun: nodes that take part, with as many ranks each")
+    group.add_argument(
+        "--rdzv-endpoint",
+        metavar="HOST:PORT",
+        help="torchrun: where several nodes meet; the others run the command that is printed for them",
+    )
     add_json_argument(parser)
+
+
+def _start(arguments: argparse.Namespace, spec: TrainSpec) -> Run:
+    if arguments.launcher == "torchrun":
+        from paci_lab.runtime.torchrun import launch_torchrun
+
+        return launch_torchrun(
+            spec,
+            arguments.run_dir,
+            nodes=1 if arguments.nodes is None else arguments.nodes,
+            rdzv_endpoint=arguments.rdzv_endpoint,
+            say=lambda text: console().print(text, markup=False, soft_wrap=True),
+        )
+    for flag in ("nodes", "rdzv_endpoint"):
+        if (value := getattr(arguments, flag)) is not None:
+            raise InputError(
+                f"--{flag.replace('_', '-')}", value, "nothing with --launcher local", "add --launcher torchrun"
+            )
+    return launch(spec, arguments.run_dir)
 
 
 def run(arguments: argparse.Namespace) -> int:
     screen = console()
     spec = spec_from(arguments)
+    if arguments.dry_run:
+        write_figures(arguments.json, print_dry_run(spec))
+        return 0
     screen.print("starting the ranks …", style="dim")
-    started = launch(spec, arguments.run_dir)
+    started = _start(arguments, spec)
     result = follow(started)
     print_table(
         f"{started.path}", ["", "measured on paced devices" if spec.paced else "measured"], result_table(result)

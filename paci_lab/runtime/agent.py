@@ -30,81 +30,18 @@ from paci_lab.errors import InputError
 from paci_lab.machine import cpu_model
 from paci_lab.measure import summarize
 from paci_lab.runtime import evaluate, worker
+from paci_lab.runtime.child import Child, may_fork
 from paci_lab.runtime.recorder import read_now
 from paci_lab.runtime.resolve import resolve
 from paci_lab.runtime.rundir import LineTail, RunDir, write_json
 from paci_lab.schedules import Op, ScheduleError
 from paci_lab.spec import TrainSpec
 
-__all__ = ["main"]
+__all__ = ["GRACE_S", "Agent", "describe_machine", "main"]
 
 _TICK_S = 0.05
-_GRACE_S = 2.0
+GRACE_S = 2.0
 """How long after a rank fails the others may take to say what they saw: the first to notice need not be the cause."""
-
-
-class Child:
-    """A rank or the evaluator: forked from the agent where that is safe, started afresh otherwise.
-
-    A fork shares the memory of torch and skips its import, seconds for each process on a laptop. It is safe on Linux
-    while this process has used neither a GPU nor a pool of CPU threads.
-    """
-
-    def __init__(self, module: Any, arguments: list[str], log: Path, *, fork: bool, others: list[Child]) -> None:
-        their_input, self.input = os.pipe()
-        self.output, their_output = os.pipe()
-        self.exit_code: int | None = None
-        if fork:
-            self.pid = os.fork()
-            if self.pid == 0:
-                self._become(module, arguments, log, their_input, their_output, others)
-        else:
-            with open(log, "ab") as errors:
-                command = [sys.executable, "-m", module.__name__, *arguments]
-                self._process = subprocess.Popen(command, stdin=their_input, stdout=their_output, stderr=errors)
-            self.pid = self._process.pid
-        os.close(their_input)
-        os.close(their_output)
-        os.set_blocking(self.output, False)
-
-    def _become(
-        self, module: Any, arguments: list[str], log: Path, their_input: int, their_output: int, others: list[Child]
-    ) -> None:
-        code = 1
-        try:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            # An end of a brother's pipe that stays open here would hide from him that the agent has gone.
-            for other in others:
-                os.close(other.input)
-                os.close(other.output)
-            os.close(self.input)
-            os.close(self.output)
-            errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            for descriptor, number in ((their_input, 0), (their_output, 1), (errors, 2)):
-                os.dup2(descriptor, number)
-            sys.stdin = os.fdopen(0, "r", closefd=False)
-            code = module.run_as_child(arguments)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-
-    def poll(self) -> int | None:
-        """Exit code, negative for a signal; None while it runs."""
-        if self.exit_code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.exit_code = os.waitstatus_to_exitcode(status)
-        return self.exit_code
-
-    def kill(self) -> None:
-        """End it at once and wait until it is gone."""
-        if self.exit_code is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self.exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 class Agent:
@@ -115,20 +52,14 @@ class Agent:
         fork: start children by forking.
     """
 
+    own_sessions = False  # the ranks' process group is the agent's
+
     def __init__(self, run: RunDir, *, fork: bool) -> None:
         self.run_dir, self.spec = run, run.spec()
         self.schedule = self.spec.build_schedule()
         self.children: list[Child] = []
         self.evaluator = self.start(evaluate, [str(run.path)], run.path / "log" / "evaluator.log", fork)
-        self.ranks = [
-            self.start(worker, [str(run.path), str(rank)], run.log_file(rank), fork)
-            for rank in range(self.schedule.ranks)
-        ]
-        # The store serves from a thread, so it comes after the forks; port 0 lets the system choose a free one.
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
-        for rank in self.ranks:
-            with contextlib.suppress(BrokenPipeError):  # one that is gone already is found by `watch`
-                os.write(rank.input, f"{self.store.port}\n".encode())
+        self.ranks = self.start_ranks(fork)
         self.tails = [LineTail(run.updates_file(rank)) for rank in range(self.schedule.ranks)]
         self.gathered: dict[int, list[dict[str, Any]]] = {}  # update -> rows of the stages that have made it
         self.requests: list[dict[str, Any]] = []  # snapshots to evaluate, oldest first
@@ -139,9 +70,22 @@ class Agent:
         self.metrics = open(run.metrics_file, "a", buffering=1, encoding="utf-8")
 
     def start(self, module: Any, arguments: list[str], log: Path, fork: bool) -> Child:
-        child = Child(module, arguments, log, fork=fork, others=self.children)
+        child = Child(module, arguments, log, fork=fork, others=self.children, own_session=self.own_sessions)
         self.children.append(child)
         return child
+
+    def start_ranks(self, fork: bool) -> list[Any]:
+        """Start all ranks and connect them; they are polled and killed like a `Child`."""
+        ranks = [
+            self.start(worker, [str(self.run_dir.path), str(rank)], self.run_dir.log_file(rank), fork)
+            for rank in range(self.schedule.ranks)
+        ]
+        # The store serves from a thread, so it comes after the forks; port 0 lets the system choose a free one.
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
+        for rank in ranks:
+            with contextlib.suppress(BrokenPipeError):  # one that is gone already is found by `watch`
+                os.write(rank.input, f"{self.store.port}\n".encode())
+        return ranks
 
     def watch(self, stopped: Callable[[], str | None]) -> int:
         """Until the run has ended; returns the agent's exit code."""
@@ -229,7 +173,7 @@ class Agent:
     # -- ends -----------------------------------------------------------------------------------------------------
     def diagnose(self) -> dict[str, Any]:
         """Wait for the ranks that saw the failure, and tell the cause from its consequences."""
-        deadline = time.monotonic() + _GRACE_S
+        deadline = time.monotonic() + GRACE_S
         while time.monotonic() < deadline and any(rank.poll() is None for rank in self.ranks):
             time.sleep(_TICK_S)
         codes = [rank.poll() for rank in self.ranks]
@@ -237,14 +181,7 @@ class Agent:
         rank = min(failed, key=lambda r: (codes[r] == worker.PEER_LOST_EXIT, r))
         said = _read_error(self.run_dir.error_file(rank)) if codes[rank] > 0 else None
         op = Op.parse(said["op"]) if said and said["op"] else read_now(self.run_dir.now_file(rank))
-        if said:
-            cause = said["cause"]
-        elif codes[rank] < 0:
-            cause = f"killed by {signal.Signals(-codes[rank]).name}"
-            if codes[rank] == -signal.SIGKILL:
-                cause += " (the system does that to a process when memory runs out)"
-        else:
-            cause = f"ended with exit code {codes[rank]}"
+        cause = said["cause"] if said else self.ranks[rank].how_it_ended()
         stage = op.stage if op else self.schedule.stages_of(rank)[0]
         what = f"operation {op}" if op else "start-up"
         if op and op.kind != "U":
@@ -282,7 +219,7 @@ def _read_error(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def describe_machine(spec: TrainSpec) -> dict[str, Any]:
+def describe_machine(spec: TrainSpec, *, hosts: int = 1) -> dict[str, Any]:
     """Content of `environment.json`: enough to judge a figure years later, nothing that names a person or a host."""
     import importlib.metadata
 
@@ -297,7 +234,7 @@ def describe_machine(spec: TrainSpec) -> dict[str, Any]:
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         if spec.device == "cuda"
         else [],
-        "hosts": 1,
+        "hosts": hosts,
         "git": _git_state(),
         "corpus": data.name,
         "corpus_sha256": data.sha256,
@@ -326,8 +263,7 @@ def main() -> int:
     run = RunDir(asked["run_dir"])
     try:
         spec = resolve(TrainSpec.from_dict(asked["spec"]))
-        # With a GPU in sight, autograd starts threads of its own at the first backward (measuring layers is one).
-        fork = sys.platform == "linux" and spec.device == "cpu" and spec.threads == 1 and not torch.cuda.is_available()
+        fork = may_fork(spec)
         run.create(spec, describe_machine(spec))
     except InputError as error:
         print(

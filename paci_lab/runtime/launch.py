@@ -18,7 +18,7 @@ from paci_lab.schedules import Op, ScheduleError
 from paci_lab.spec import TrainSpec
 from paci_lab.trace import Trace
 
-__all__ = ["Run", "launch", "open_run"]
+__all__ = ["Run", "launch", "new_folder", "open_run"]
 
 
 class Run:
@@ -28,8 +28,10 @@ class Run:
         dir: its run directory, with everything the run has said so far.
     """
 
-    def __init__(self, run_dir: RunDir, agent: subprocess.Popen | None = None) -> None:
+    def __init__(self, run_dir: RunDir, agent: subprocess.Popen | None = None, *, settle_s: float = 0.0) -> None:
         self.dir, self._agent = run_dir, agent
+        # Under torchrun the process that writes the last file may outlive the one that we started.
+        self._settle_s, self._ended_at = settle_s, None
 
     @property
     def path(self) -> Path:
@@ -42,7 +44,14 @@ class Run:
     @property
     def running(self) -> bool:
         """True while this process's run goes on; a run that was opened is judged by its files alone."""
-        return self._agent is not None and self._agent.poll() is None
+        return self._agent is not None and (self._agent.poll() is None or self._settling())
+
+    def _settling(self) -> bool:
+        """The process has ended, and its last word may still come."""
+        if self._ended_at is None:
+            self._ended_at = time.monotonic()
+        late = time.monotonic() - self._ended_at >= self._settle_s
+        return not late and self.dir.result() is None and self.dir.failure() is None
 
     def trace(self) -> Trace:
         """The trace so far."""
@@ -65,6 +74,8 @@ class Run:
         if self._agent is not None:
             try:
                 self._agent.wait(timeout_s)
+                while self._settling():
+                    time.sleep(0.05)
             except subprocess.TimeoutExpired:
                 raise TimeoutError(f"{self.path} has not ended after {timeout_s} s") from None
             except KeyboardInterrupt:
@@ -74,7 +85,7 @@ class Run:
 
     def stop(self) -> None:
         """End all ranks at once; returns when they are gone. What they wrote stays readable."""
-        if self._agent is None or self._agent.poll() is not None:
+        if not self.running:
             return
         self._agent.send_signal(signal.SIGTERM)
         try:
@@ -105,7 +116,7 @@ def launch(spec: TrainSpec, run_dir: str | Path | None = None) -> Run:
     Raises InputError or ScheduleError when the spec cannot run; nothing has been written then. The ranks end with this
     process, however it ends.
     """
-    path = Path(run_dir) if run_dir is not None else _new_folder(spec)
+    path = Path(run_dir) if run_dir is not None else new_folder(spec)
     # A session of its own: a Ctrl-C in the terminal reaches this process alone, which then stops the run in order.
     agent = subprocess.Popen(
         [sys.executable, "-m", "paci_lab.runtime.agent"],
@@ -142,7 +153,7 @@ def open_run(path: str | Path) -> Run:
     return Run(RunDir.open(path))
 
 
-def _new_folder(spec: TrainSpec) -> Path:
+def new_folder(spec: TrainSpec) -> Path:
     now = time.time_ns()  # to the millisecond, for runs that are started together
     moment = time.strftime("%Y%m%d-%H%M%S", time.localtime(now // 10**9)) + f"-{now // 10**6 % 1000:03d}"
     name = f"{spec.schedule}-{spec.stages}x{spec.window}-{moment}"

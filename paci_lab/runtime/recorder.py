@@ -67,6 +67,12 @@ class Recorder:
             self._trace.write("".join(self._lines).encode())
             self._lines.clear()
 
+    def close(self) -> None:
+        """Write what has gathered and close the files: only then does another host see all of them."""
+        self.flush()
+        self._trace.close()
+        self._updates.close()
+
 
 def read_now(path: Path) -> Op | None:
     """The operation a rank is at, or was at when it ended; None before its first."""

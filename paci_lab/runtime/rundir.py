@@ -2,6 +2,7 @@
 
 spec.toml              the resolved TrainSpec: running it again repeats the run
 environment.json       versions, device, CPU and GPU model, git state, corpus hash
+clock.json             runs over several hosts: how far each clock is from rank 0's, at the start and the end
 trace/rank<r>.jsonl    one TraceEvent a line
 updates/rank<r>.jsonl  one line per update of a stage: losses, gradient norm, learning rate, peak memory
 metrics.jsonl          the updates of all stages put together, and the validation losses

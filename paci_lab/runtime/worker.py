@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 from paci_lab.data import open_data
 from paci_lab.measure import evaluation_due
 from paci_lab.models import build_model
+from paci_lab.runtime.clock import HostClocks
 from paci_lab.runtime.guard import self_test
 from paci_lab.runtime.p2p import PeerLost, agree_on_messages, connect
 from paci_lab.runtime.recorder import Recorder, read_now
@@ -27,7 +29,7 @@ from paci_lab.runtime.stage import NonFiniteLoss, Stage
 from paci_lab.runtime.timing import make_timer
 from paci_lab.schedules import Op
 
-__all__ = ["PEER_LOST_EXIT", "Worker", "main", "run_as_child"]
+__all__ = ["PEER_LOST_EXIT", "Worker", "end_with_parent", "main", "perform", "run_as_child", "stay_on_this_host"]
 
 PEER_LOST_EXIT = 3
 """Exit code of a rank that ended because another one did."""
@@ -41,14 +43,29 @@ moments; there the cores belong to the messages, and the work is done when nobod
 
 
 class Worker:
-    """Stages of one rank, its links and its recorder; `run` interprets the schedule."""
+    """Stages of one rank, its links and its recorder; `run` interprets the schedule.
 
-    def __init__(self, run: RunDir, rank: int, store: dist.Store) -> None:
+    Args:
+        run, rank: which rank of which run.
+        store: shared by all ranks.
+        local_rank: its number on its host, which chooses its GPU; `rank` when None.
+        clocks: measures the clocks of several hosts; None when all ranks read the same one.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        rank: int,
+        store: dist.Store,
+        *,
+        local_rank: int | None = None,
+        clocks: HostClocks | None = None,
+    ) -> None:
         self.run_dir, self.rank, self.spec = run, rank, run.spec()
         spec = self.spec
         torch.set_num_threads(spec.threads)
         self.schedule = spec.build_schedule()
-        self.device = _device(spec.device, rank)
+        self.device = _device(spec.device, rank if local_rank is None else local_rank)
         self_test(str(self.device))
         device_id = self.device if spec.backend == "nccl" else None
         with _all_there():
@@ -73,10 +90,13 @@ class Worker:
         self.recorder = Recorder(run, rank, trace=spec.trace)
         with _all_there():
             dist.barrier()
-        # One clock for all ranks of this host: the monotonic clock, counted from when the first one left the barrier.
+        self.clocks = clocks
+        with _all_there():
+            offset_ns = clocks.begin(store) if clocks else 0
+        # One clock for all ranks: rank 0's monotonic clock, counted from when that rank left the barrier.
         if rank == 0:
             store.set("begin_ns", str(time.monotonic_ns()))
-        self.begin_ns = int(store.get("begin_ns"))
+        self.begin_ns = int(store.get("begin_ns")) + offset_ns
         self.timer = make_timer(self.device, self.begin_ns)
         self.idle_since = 0  # end of the last operation on a GPU, where waiting shows as a gap
 
@@ -92,9 +112,11 @@ class Worker:
         self.timer.settle(wait=True)
         for outbox in self.outboxes.values():
             outbox.drain()
-        self.recorder.flush()
+        self.recorder.close()
         with _all_there():
             dist.barrier()
+            if self.clocks:
+                self.clocks.end()
         dist.destroy_process_group()
 
     def compute(self, stage: Stage, op: Op) -> None:
@@ -211,22 +233,38 @@ class Worker:
 def main(run_path: str, rank: int) -> int:
     """Run one rank to its end and return its exit code. Reads the port of the store from standard input."""
     run = RunDir(run_path)
-    try:
+
+    def begin() -> Worker:
         port = int(sys.stdin.readline())
-        _end_with_parent()
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=5))
-        Worker(run, rank, store).run()
-        return 0
+        end_with_parent()
+        stay_on_this_host()
+        return Worker(run, rank, dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=5)))
+
+    code, error = perform(run, rank, begin)
+    if error is not None:
+        with contextlib.suppress(OSError):
+            write_json(run.error_file(rank), error)
+    return code
+
+
+def perform(run: RunDir, rank: int, begin: Callable[[], Worker]) -> tuple[int, dict[str, Any] | None]:
+    """Run the worker that `begin` makes; return its exit code and what its error file should say."""
+    try:
+        begin().run()
+        return 0, None
     except BaseException as error:  # whatever ends this rank, the agent is told what it was
         traceback.print_exc()
         op = read_now(run.now_file(rank))
         if isinstance(error, NonFiniteLoss) and op is not None:
             op = Op(op.stage, "F", error.microbatch)  # found out later than it happened, on a GPU
         cause = f"{type(error).__name__}: {error}".splitlines()[0]
-        with contextlib.suppress(OSError):
-            write_json(run.error_file(rank), {"rank": rank, "op": str(op) if op else None, "cause": cause})
-        return PEER_LOST_EXIT if isinstance(error, PeerLost | dist.DistError) else 1
+        code = PEER_LOST_EXIT if isinstance(error, PeerLost | dist.DistError) else 1
+        return code, {"rank": rank, "op": str(op) if op else None, "cause": cause}
+
+
+def stay_on_this_host() -> None:
+    """Messages between ranks of one host are for nobody else: listen on the loopback interface alone."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
 
 
 @contextlib.contextmanager
@@ -254,7 +292,7 @@ def _peak_memory(device: torch.device) -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End this process when the agent does, however it ends: its end of the pipe on standard input closes."""
 
     def watch() -> None:

@@ -1,7 +1,7 @@
 """On a SLURM cluster: one job per trial, written as a script, submitted with sbatch and watched with squeue.
 
-A trial uses one node, because the engine starts all ranks of a run on one host. The study's folder must be on a file
-system that the nodes share with the machine of the controller.
+A trial uses one node, or several of them under torchrun, which meet at the first node of the job. The study's folder
+must be on a file system that the nodes share with the machine of the controller.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paci_lab import InputError, TrainSpec
+from paci_lab.runtime.torchrun import ranks_per_node, torchrun_command
 from tuning.launchers import State
 
 __all__ = ["Slurm"]
@@ -28,8 +29,9 @@ class Slurm:
     """Submits trials.
 
     Args:
+        nodes: nodes of one trial, which share its ranks evenly.
         partition, gpus, cpus, time_limit: --partition, --gpus-per-node, --cpus-per-task and --time of sbatch; left out
-            when None. `cpus` is one per stage when None.
+            when None. `cpus` is one per rank and thread of a node when None.
         sbatch: further #SBATCH lines, such as "--account=vision".
         setup: shell lines to run first, such as "module load cuda".
         poll_s: seconds between questions to squeue.
@@ -41,6 +43,7 @@ class Slurm:
     def __init__(
         self,
         *,
+        nodes: int = 1,
         partition: str | None = None,
         gpus: int | None = None,
         cpus: int | None = None,
@@ -49,6 +52,9 @@ class Slurm:
         setup: Sequence[str] = (),
         poll_s: float = 5.0,
     ) -> None:
+        if not isinstance(nodes, int) or nodes < 1:
+            raise InputError("launcher options", f"nodes={nodes}", "a whole number from 1", "try nodes=2")
+        self.nodes = nodes
         self.partition, self.gpus, self.cpus, self.time_limit = partition, gpus, cpus, time_limit
         self.sbatch, self.setup, self.poll_s = tuple(sbatch), tuple(setup), poll_s
 
@@ -71,23 +77,25 @@ class Slurm:
         wanted = {
             "--job-name": f"paci-{run_dir.name}",
             "--output": str(jobs / f"{run_dir.name}.log"),
-            "--nodes": 1,
-            "--ntasks": 1,
-            "--cpus-per-task": self.cpus or spec.stages * spec.threads,
+            "--nodes": self.nodes,
+            "--ntasks": self.nodes,
+            "--ntasks-per-node": 1 if self.nodes > 1 else None,
+            "--cpus-per-task": self.cpus or ranks_per_node(spec, self.nodes) * spec.threads,
             "--partition": self.partition,
             "--gpus-per-node": self.gpus,
             "--time": self.time_limit,
         }
         lines = [f"#SBATCH {flag}={value}" for flag, value in wanted.items() if value is not None]
-        command = [
-            sys.executable,
-            "-m",
-            "paci_lab.cli",
-            "train",
-            str(jobs / f"{run_dir.name}.toml"),
-            "--run-dir",
-            str(run_dir),
-        ]
+        asked = [str(jobs / f"{run_dir.name}.toml"), "--run-dir", str(run_dir)]
+        if self.nodes == 1:
+            srun = f"exec srun {shlex.join([sys.executable, '-m', 'paci_lab.cli', 'train', *asked])}"
+        else:
+            # The job's number makes a port that other jobs on the node do not share, below those that systems hand out.
+            meet = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 10000))'
+            names = {"MEET:1": '"$PACI_MEET"', "JOB": '"$SLURM_JOB_ID"'}
+            command = torchrun_command(spec, nodes=self.nodes, rdzv_endpoint="MEET:1", rdzv_id="JOB")
+            words = [names.get(word, shlex.quote(word)) for word in [*command, *asked]]
+            srun = f"PACI_MEET={meet}\nexec srun {' '.join(words)}"
         return "\n".join(
             [
                 "#!/bin/bash",
@@ -95,7 +103,7 @@ class Slurm:
                 *(f"#SBATCH {line}" for line in self.sbatch),
                 "set -e",
                 *self.setup,
-                f"exec srun {shlex.join(command)}",
+                srun,
                 "",
             ]
         )

@@ -1,0 +1,112 @@
+"""One rank of a run under torchrun, tied to the end of the run; `place` says how it speaks with the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import torch.distributed as dist
+
+from paci_lab.runtime import worker
+from paci_lab.runtime.clock import HostClocks
+from paci_lab.runtime.place import SIGNALS, Place, abandoned, end_of
+from paci_lab.runtime.rundir import RunDir, write_json
+
+__all__ = ["run_as_child", "take_part"]
+
+_BEAT_S = 0.25
+"""How often the leader is asked whether the run is over, and told that this rank lives."""
+
+
+class Tie(threading.Thread):
+    """Ends this rank with its run: when the agent says so, when torchrun sends a signal, when either goes away.
+
+    A thread, because the rank itself may be waiting for a message then, where no signal handler of Python's runs.
+    """
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(daemon=True, name="end-with-the-run")
+        self.place, self.parent = place, os.getppid()
+        self.reads, writes = os.pipe()
+        os.set_blocking(writes, False)
+        signal.set_wakeup_fd(writes)
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)
+
+    def run(self) -> None:
+        try:
+            store, beat = self.place.store(), 0
+            while True:
+                if select.select([self.reads], [], [], _BEAT_S)[0] or abandoned(self.parent):
+                    cause = "ended by torchrun, or torchrun went away"
+                    error = {"rank": self.place.rank, "op": None, "cause": cause, "stopped": True}
+                    say(store, self.place.rank, worker.PEER_LOST_EXIT, error)
+                    break
+                if (word := end_of(store)) is not None:
+                    code = 0 if word == "reached" else worker.PEER_LOST_EXIT
+                    say(store, self.place.rank, code)
+                    os._exit(code)
+                beat += 1
+                store.set(f"beat/{self.place.rank}", str(beat))
+        finally:  # the store is gone, and with it the agent
+            os._exit(worker.PEER_LOST_EXIT)
+
+
+def say(store: dist.Store, rank: int, code: int, error: dict[str, Any] | None = None) -> None:
+    """Tell the agent how this rank ended."""
+    store.append("said", json.dumps({"rank": rank, "code": code, "error": error}) + "\n")
+
+
+def take_part(place: Place, asked: dict[str, Any] | None) -> int:
+    """Be one of the ranks above 0; returns its exit code."""
+    tie = Tie(place)
+    tie.start()
+    store = place.store()
+    store.set(f"host/{place.rank}", place.introduce(asked))
+    answer = json.loads(store.get("run"))
+    if "refused" in answer:
+        return 2
+    run = RunDir(answer["run_dir"])
+    code, error = worker.perform(run, place.rank, lambda: _begin(place, run, answer["hosts"], store, own_log=True))
+    if code == worker.PEER_LOST_EXIT and end_of(store) == "reached":
+        code, error = 0, None  # the peer was lost because nothing more is wanted
+    say(store, place.rank, code, error)
+    return code
+
+
+def _begin(place: Place, run: RunDir, hosts: list[int], store: dist.Store, *, own_log: bool) -> worker.Worker:
+    deadline = time.monotonic() + 30  # a shared file system may show new files late
+    while not run.log_file(0).exists():
+        if time.monotonic() > deadline:
+            raise FileNotFoundError(f"{run.path} is not on a file system that this host shares with rank 0's")
+        time.sleep(0.1)
+    if own_log:
+        log = os.open(run.log_file(place.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    if len(set(hosts)) == 1:
+        worker.stay_on_this_host()
+    clocks = HostClocks(run, place.rank, hosts)
+    return worker.Worker(run, place.rank, store, local_rank=place.local_rank, clocks=clocks)
+
+
+def run_as_child(arguments: list[str]) -> int:
+    """Entry point of rank 0, a child of the agent."""
+    run, hosts = RunDir(arguments[0]), json.loads(arguments[1])
+    worker.end_with_parent()
+    place = Place.from_environment()
+    code, error = worker.perform(run, 0, lambda: _begin(place, run, hosts, place.store(), own_log=False))
+    if error is not None:
+        write_json(run.error_file(0), error)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run_as_child(sys.argv[1:]))
