@@ -13,7 +13,7 @@ import torch
 
 from paci_lab.models import Model, build_model
 from paci_lab.partition import balanced_partition, check_partition
-from paci_lab.schedules import build_schedule, validate
+from paci_lab.schedules import build_schedule, excerpt_of, validate, weight_copies
 from paci_lab.simulate import Costs, simulate
 from paci_lab.spec import TrainSpec
 
@@ -81,7 +81,8 @@ def dry_run(spec: TrainSpec) -> DryRun:
     partition = balanced_partition(work, spec.stages) if spec.partition == "auto" else spec.partition
     check_partition(partition, model.layers, spec.stages)
     schedule = spec.build_schedule()
-    validate(schedule.shortened(4 * spec.window + 4 * spec.stages + 2 * spec.slack))
+    validate(excerpt_of(spec.schedule, schedule))
+    excerpt = schedule.excerpt()  # long enough for a stage to keep as many copies of its weights as it ever will
     stages, first = [], 0
     for stage, count in enumerate(partition):
         layers = range(first, first + count)
@@ -95,7 +96,7 @@ def dry_run(spec: TrainSpec) -> DryRun:
                 layers=count,
                 parameters=numbers,
                 work=sum(work[layer] for layer in layers) / sum(work),
-                weights=4 * numbers,
+                weights=4 * numbers * weight_copies(excerpt, stage),
                 gradients=4 * numbers,
                 optimizer=None if state is None else state * numbers,
                 activations=held * kept,
@@ -132,15 +133,18 @@ def _layers(model: Model) -> tuple[list[int], list[float]]:
 
 
 def _against_flush(spec: TrainSpec, work: list[float]) -> float:
-    """Steady micro-batches per second of `spec`'s schedule over those of a flush with the same window."""
-    forward = [max(share, 1e-6) for share in work]
-    costs = Costs(forward_ms=forward, backward_ms=[2 * f for f in forward])
+    """Steady micro-batches per second of `spec`'s schedule over those of a flush with the same window and ranks."""
+    schedule = spec.build_schedule()
+    of_ranks = [sum(work[stage] for stage in schedule.stages_of(rank)) for rank in range(schedule.ranks)]
 
-    def per_update(name: str) -> float:
+    def per_update(name: str, work: list[float], chunks: int = 0) -> float:
+        forward = [max(share, 1e-6) for share in work]
+        costs = Costs(forward_ms=forward, backward_ms=[2 * f for f in forward])
+        updates = 8 + -(-4 * spec.stages // spec.window)
         schedule = build_schedule(
-            name, stages=spec.stages, microbatches=8 * spec.window + 4 * spec.stages, window=spec.window
+            name, stages=len(work), microbatches=updates * spec.window, window=spec.window, chunks=chunks
         )
         ends = [event.end_ns for event in simulate(schedule, costs).of_kind("U") if event.stage == 0]
         return (ends[-2] - ends[1]) / (len(ends) - 3)
 
-    return per_update("1f1b") / per_update(spec.schedule)
+    return per_update("1f1b", of_ranks) / per_update(spec.schedule, work, spec.chunks)

@@ -88,10 +88,14 @@ def replay(spec: TrainSpec) -> Replay:
                     messages[op.stage, "F", op.microbatch] = stage.forward(op.microbatch, received)
                 elif op.kind == "B":
                     messages[op.stage, "I", op.microbatch] = stage.backward(op.microbatch, received)
+                elif op.kind == "I":
+                    messages[op.stage, "I", op.microbatch] = stage.input_gradient(op.microbatch, received)
+                elif op.kind == "W":
+                    stage.weight_gradient(op.microbatch)
                 else:
                     records[op.stage].append(stage.update(op.microbatch))
                     evaluations.after_update(stage, op.microbatch)
-                if (op.kind == "F" and stage.last) or (op.kind == "B" and stage.first):
+                if (op.kind == "F" and stage.last) or (op.kind in "BI" and stage.first):
                     messages.pop((op.stage, "F" if op.kind == "F" else "I", op.microbatch))
                 update = op.microbatch if op.kind == "U" else schedule.window_of(op.microbatch)
                 events.append(TraceEvent(op.stage, rank, op.kind, op.microbatch, now, now + 1, version, update))

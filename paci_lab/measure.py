@@ -70,7 +70,7 @@ def summarize(run: RunDir) -> dict[str, Any]:
     spec = run.spec()
     schedule = spec.build_schedule()
     trace, metrics, validation = run.trace(), run.metrics(), run.validation()
-    ends = [rows[-1] for rows in map(run.updates, range(schedule.ranks)) if rows]
+    ends = [rows[-1] for rows in map(run.updates_of, range(schedule.stages)) if rows]
     wall = max([row["end_ns"] for row in ends], default=0) / 1e9
     updates = len(metrics)
     tokens = metrics[-1]["tokens"] if metrics else 0
@@ -85,6 +85,7 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "stages": spec.stages,
         "window": spec.window,
         "slack": spec.slack,
+        "ranks": schedule.ranks,
         "updates": updates,
         "microbatch_size": spec.microbatch_size,
         "optimizer": spec.optimizer,
@@ -104,7 +105,11 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "in_flight_peak": trace.in_flight_peak() if traced else None,
         "weight_copies": [row["weight_copies"] for row in ends],
         "peak_memory_bytes": [row["peak_memory_bytes"] for row in ends],
-        "pace_overruns": [row["pace_overruns"] for row in ends],
+        # A rank counts them for all of its stages, so its first stage has the count.
+        "pace_overruns": [
+            row["pace_overruns"] * (stage == schedule.stages_of(schedule.rank_of(stage))[0])
+            for stage, row in enumerate(ends)
+        ],
         "final_train_loss": metrics[-1]["train_loss"] if metrics else None,
         "final_val_loss": validation[-1]["val_loss"] if validation else None,
         "best_val_loss": min((row["val_loss"] for row in validation), default=None),

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from paci_lab.data.own import accepts, load_object
 from paci_lab.errors import InputError
 from paci_lab.models import is_hidden
+from paci_lab.objects import accepts, load_object
 
 __all__ = ["IMPLEMENTATIONS", "OPTIMIZERS", "Optimizer", "build_optimizer", "learning_rate_factor"]
 

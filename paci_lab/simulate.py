@@ -151,9 +151,10 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Trace:
                 version[stage] += 1
             elif kind != "W" and (stage < last_stage if kind == "F" else stage > 0):
                 result = (stage, "F" if kind == "F" else "I", microbatch)
+                goes_to = stage + 1 if kind == "F" else stage - 1
                 sent = max(end, link_free.get(result[:2], 0.0)) + transfer
                 link_free[result[:2]] = sent
-                arrived[result] = sent + latency
+                arrived[result] = end if schedule.rank_of(goes_to) == rank else sent + latency
                 if result in awaited:
                     ready.append(awaited.pop(result))
             op = next(stream, None)

@@ -104,10 +104,15 @@ class TrainSpec:
     Raises `InputError` for a value out of range.
     """
 
-    schedule: str = _field("paci", "text", "order of operations: paci, 1f1b or gpipe")
-    stages: int = _field(2, "count", "pipeline stages, one process each")
+    schedule: str = _field(
+        "paci", "text", "order of operations: a name of `paci-lab schedules`, my_file.py:MySchedule, or file.csv"
+    )
+    stages: int = _field(
+        2, "count", "pipeline stages, one process each (interleaved: a process holds --chunks of them)"
+    )
     window: int = _field(8, "count", "micro-batches per update on a stage (m for a flush schedule, a for PACI)")
     slack: int = _field(0, "count or none", "PACI: forwards that stage 0 admits beyond its N unresolved ones")
+    chunks: int = _field(0, "count or none", "interleaved: stages on every rank (0: the schedule's own, 2)")
     updates: int | None = _field(
         None, "optional count", "windows in the whole run (default 100); or give --microbatches"
     )
@@ -194,9 +199,10 @@ class TrainSpec:
         return any(max(v) if isinstance(v, list) else v for v in (self.pace_forward_ms, self.pace_backward_ms))
 
     def pace_ns(self, stage: int) -> dict[str, int]:
-        """Stated duration of forward and backward on `stage`, in nanoseconds; 0 is none."""
+        """Stated duration of each operation on `stage`, in nanoseconds; 0 is none. I and W are half a backward each."""
         paces = {"F": self.pace_forward_ms, "B": self.pace_backward_ms}
-        return {kind: round((v[stage] if isinstance(v, list) else v) * 1e6) for kind, v in paces.items()}
+        stated = {kind: round((v[stage] if isinstance(v, list) else v) * 1e6) for kind, v in paces.items()}
+        return stated | {"I": stated["B"] // 2, "W": stated["B"] - stated["B"] // 2}
 
     def build_schedule(self) -> Schedule:
         """The schedule this run follows."""
@@ -206,6 +212,7 @@ class TrainSpec:
             microbatches=self.total_microbatches,
             window=self.window,
             slack=self.slack,
+            chunks=self.chunks,
         )
 
     def replace(self, **changes: Any) -> TrainSpec:

@@ -147,8 +147,17 @@ class Trace:
         return np.bincount(self.stage[waits], spent, self.stages).astype(np.int64)
 
     def utilization(self) -> np.ndarray:
-        """Working share of the makespan per stage, fill and drain included: shape (stages,)."""
-        return self.busy_ns() / max(self.makespan_ns, 1)
+        """Working share of the makespan per stage, fill and drain included: shape (stages,).
+
+        Of its rank, where a rank holds several stages: what one of them leaves idle another may use.
+        """
+        return self._busy_of_rank() / max(self.makespan_ns, 1)
+
+    def _busy_of_rank(self) -> np.ndarray:
+        """For every stage the time that its rank worked: shape (stages,)."""
+        busy, rank_of = self.busy_ns(), np.arange(self.stages)
+        rank_of[self.stage] = self.rank
+        return np.bincount(rank_of, busy)[rank_of].astype(np.int64)
 
     def bubble_fraction(self) -> float:
         """Share of all stages' time in which a stage did not work: idle over total, as in (N-1)/(m+N-1)."""
@@ -169,7 +178,7 @@ class Trace:
         part = self.steady()
         if not len(part):
             return np.zeros(self.stages)
-        return part.busy_ns() / (int(part.end_ns.max()) - int(part.start_ns.min()))
+        return part._busy_of_rank() / (int(part.end_ns.max()) - int(part.start_ns.min()))
 
     # -- versions and memory --------------------------------------------------------------------------------------
     def version_gaps(self, stage: int) -> dict[int, int]:
@@ -218,8 +227,7 @@ class Trace:
         """
         here = self.stage == stage
         starts = self.start_ns[here & (self.op == _CODE["F"])]
-        split = bool((here & (self.op == _CODE["W"])).any())
-        ends = self.end_ns[here & (self.op == _CODE["W" if split else "B"])]
+        ends = self.end_ns[here & np.isin(self.op, _RELEASE)]
         times = np.concatenate([ends, starts])  # a release at the same instant counts before an admission
         change = np.concatenate([-np.ones(len(ends), np.int64), np.ones(len(starts), np.int64)])
         order = np.argsort(times, kind="stable")

@@ -51,8 +51,8 @@ def assert_run_is_replay(run: paci_lab.Run) -> paci_lab.Replay:
     assert not different
     assert [(row["update"], row["val_loss"]) for row in found.validation()] == [row[1:] for row in exact.validation]
     assert [row["learning_rate"] for row in found.metrics()] == [record.learning_rate for record in exact.updates[0]]
-    for rank, records in enumerate(exact.updates):
-        assert [(r["update"], r["tokens"], r["grad_norm"]) for r in found.updates(rank)] == [
+    for stage, records in enumerate(exact.updates):
+        assert [(r["update"], r["tokens"], r["grad_norm"]) for r in found.updates_of(stage)] == [
             (r.update, r.tokens, r.grad_norm) for r in records
         ]
     assert_trace_is_simulated(run.trace(), run.spec)

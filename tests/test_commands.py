@@ -157,7 +157,10 @@ def test_doctor_finds_this_machine_ready(tmp_path):
     ("arguments", "names"),
     [
         (["train", "--window", "0"], ["window = 0", "from 1"]),
-        (["train", "--schedule", "pacy"], ["schedule = pacy", "1f1b | gpipe | paci"]),
+        (
+            ["train", "--schedule", "pacy"],
+            ["schedule = pacy", "1f1b | gpipe | ", " | paci | ", "my_file.py:MySchedule"],
+        ),
         (["train", "--learning-rate", "fast"], ["learning_rate = fast", "above 0"]),
         (["train", "--slack", "1", "--schedule", "gpipe"], ["slack = 1", "use paci"]),
         (["train", "missing.toml"], ["missing.toml", "TOML"]),
@@ -218,7 +221,7 @@ def _read(path: Path) -> bytes:
 
 def test_every_command_has_help_with_an_example(tmp_path):
     overview = paci_lab_command("--help", cwd=tmp_path).stdout
-    for name in ("demo", "doctor", "simulate", "train", "compare", "show", "lab"):
+    for name in ("demo", "doctor", "simulate", "train", "compare", "show", "lab", "schedules", "export"):
         assert name in overview
         text = paci_lab_command(name, "--help", cwd=tmp_path).stdout
         assert f"example:  paci-lab {name}" in text

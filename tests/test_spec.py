@@ -16,6 +16,7 @@ OTHER = {  # a value that is not the default, for every field
     "stages": 3,
     "window": 5,
     "slack": 0,
+    "chunks": 0,
     "updates": 7,
     "microbatches": None,
     "microbatch_size": 4,
@@ -69,6 +70,8 @@ def test_the_length_of_the_stream():
 
 BAD = [
     ("schedule", "zigzag"),
+    ("chunks", -1),
+    ("chunks", 1.5),
     ("schedule", ""),
     ("schedule", ["paci"]),
     ("stages", 0),
@@ -140,6 +143,8 @@ def test_what_excludes_each_other_is_refused():
         TrainSpec(updates=3, microbatches=7)
     with pytest.raises(InputError, match="slack = 1 .* use paci"):
         TrainSpec(schedule="gpipe", slack=1)
+    with pytest.raises(InputError, match="chunks = 2 .* use interleaved"):
+        TrainSpec(schedule="gpipe", chunks=2)
 
 
 @pytest.mark.parametrize("key, near", [("windw", "window"), ("Stages", "stages"), ("learning-rate", "learning_rate")])

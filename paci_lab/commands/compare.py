@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ __all__ = ["comparison_rows", "parse_contender"]
 HELP = "run several schedules on the same work, in turns, and print one table"
 EXAMPLE = "paci-lab compare 1f1b:2 1f1b:8 paci:8 --stages 2 --microbatches 80 --rounds 3"
 
+_CONTENDER = re.compile(r"(.+?):([0-9]+)(?::([0-9]+))?")
+
 COLUMNS = (
     "",
     "to\ntarget",
@@ -43,7 +46,10 @@ COLUMNS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "contenders", nargs="+", metavar="SCHEDULE:WINDOW[:SLACK]", help=f"of {', '.join(schedule_classes())}"
+        "contenders",
+        nargs="+",
+        metavar="SCHEDULE:WINDOW[:SLACK]",
+        help=f"of {', '.join(schedule_classes())}, or of my_file.py:MySchedule",
     )
     parser.add_argument("--spec", metavar="SPEC.toml", help="what they all train; flags win over it")
     add_spec_arguments(parser, without=("schedule", "window", "slack", "updates"), file=False)
@@ -56,14 +62,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def parse_contender(text: str, base: TrainSpec) -> tuple[str, TrainSpec]:
     """("paci-8", its spec) of "paci:8"."""
-    parts = text.split(":")
-    if len(parts) not in (2, 3) or not all(part.isdigit() for part in parts[1:]):
+    match = _CONTENDER.fullmatch(text)
+    if match is None:
         raise InputError(
             "contender", text, "SCHEDULE:WINDOW or SCHEDULE:WINDOW:SLACK", "write it as in paci:8 or paci:8:2"
         )
-    numbers = [int(part) for part in parts[1:]]
-    slack = numbers[1] if len(numbers) == 2 else 0
-    return text.replace(":", "-"), base.replace(schedule=parts[0], window=numbers[0], slack=slack)
+    schedule, window, slack = match[1], int(match[2]), int(match[3] or 0)
+    # The name becomes a folder's, so the path of somebody's own file is left out of it.
+    name = Path(text).name.replace(":", "-")
+    spec = base.replace(schedule="1f1b", window=window, chunks=0)  # the same micro-batches, whatever chunks may be
+    if schedule != "interleaved":
+        return name, spec.replace(schedule=schedule, slack=slack)
+    # The same ranks hold `chunks` stages each, and a paced stage has its share of the rank's time.
+    chunks = base.chunks or 2
+    paces = {field: _shared(getattr(base, field), chunks) for field in ("pace_forward_ms", "pace_backward_ms")}
+    return name, spec.replace(schedule=schedule, slack=slack, chunks=chunks, stages=base.stages * chunks, **paces)
+
+
+def _shared(pace: float | list[float], chunks: int) -> float | list[float]:
+    """Durations of the ranks as durations of the stages that they hold, rank s mod R for stage s."""
+    return [rank / chunks for _ in range(chunks) for rank in pace] if isinstance(pace, list) else pace / chunks
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 
 from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
 from paci_lab.errors import InputError
-from paci_lab.schedules import build_schedule, schedule_classes, validate
+from paci_lab.schedules import Schedule, build_schedule, from_csv, schedule_classes, validate
 from paci_lab.simulate import Costs, simulate
 
 HELP = "simulate a schedule and print its bubble, utilisation, version gaps and memory"
@@ -14,12 +14,20 @@ EXAMPLE = "paci-lab simulate --schedule paci --stages 8 --window 8 --updates 8"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--schedule", default="paci", help=" | ".join(schedule_classes()) + " (default paci)")
+    parser.add_argument(
+        "--schedule", default="paci", help=" | ".join(schedule_classes()) + " | my_file.py:MySchedule (default paci)"
+    )
+    parser.add_argument(
+        "--csv",
+        metavar="FILE",
+        help="a schedule of torch.distributed.pipelining, which says its stages and window itself",
+    )
     for flag, default, help in (
         ("--stages", 8, "pipeline stages"),
         ("--window", 8, "micro-batches per update"),
         ("--updates", 8, "windows to simulate"),
         ("--slack", 0, "PACI: forwards that stage 0 admits beyond its N unresolved ones"),
+        ("--chunks", 0, "interleaved: stages on every rank; 0 for the schedule's own"),
         ("--seed", 0, "of the jitter"),
     ):
         parser.add_argument(flag, type=int, default=default, help=f"{help} (default {default})")
@@ -55,13 +63,17 @@ def _straggler(text: str) -> tuple[int, float]:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.updates < 1:
         raise InputError("--updates", arguments.updates, "a whole number from 1", "try --updates 8")
-    schedule = build_schedule(
-        arguments.schedule,
-        stages=arguments.stages,
-        window=arguments.window,
-        microbatches=arguments.window * arguments.updates,
-        slack=arguments.slack,
-    )
+    if arguments.csv:
+        schedule: Schedule = from_csv(arguments.csv, updates=arguments.updates)
+    else:
+        schedule = build_schedule(
+            arguments.schedule,
+            stages=arguments.stages,
+            window=arguments.window,
+            microbatches=arguments.window * arguments.updates,
+            slack=arguments.slack,
+            chunks=arguments.chunks,
+        )
     validate(schedule)
     trace = simulate(
         schedule,
@@ -80,6 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         "source": "simulated",
         "schedule": schedule.name,
         "stages": schedule.stages,
+        "ranks": schedule.ranks,
         "window": schedule.window,
         "updates": schedule.updates,
         "makespan_ms": trace.makespan_ns / 1e6,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paci_lab.schedules import Schedule
 
-__all__ = ["Inbox", "Outbox", "PeerLost", "agree_on_messages", "connect"]
+__all__ = ["Inbox", "LocalLink", "Outbox", "PeerLost", "agree_on_messages", "connect"]
 
 AHEAD = 2
 """Receives posted before they are needed: one being filled while one waits to be used."""
@@ -145,23 +145,49 @@ class Outbox:
         _guarded(self.peer, work.wait)
 
 
+class LocalLink:
+    """Both ends of a link between two stages of one rank: a message is the tensor itself."""
+
+    def __init__(self) -> None:
+        self.sent: deque[Tensor] = deque()
+
+    def send(self, message: Tensor) -> None:
+        self.sent.append(message)
+
+    def take(self) -> Tensor:
+        return self.sent.popleft()
+
+    def post(self) -> None:
+        """Nothing to receive into."""
+
+    def give_back(self, message: Tensor) -> None:
+        """Nothing is used again: autograd owns the tensor."""
+
+    def drain(self) -> None:
+        """Taken at once, or never sent."""
+
+
 def connect(
     schedule: Schedule,
     rank: int,
     shape: tuple[int, ...],
     device: torch.device,
     backend: str,
-) -> tuple[dict[tuple[int, str], Inbox], dict[tuple[int, str], Outbox]]:
+) -> tuple[dict[tuple[int, str], Inbox | LocalLink], dict[tuple[int, str], Outbox | LocalLink]]:
     """Links of `rank`, by (its stage, "F" for the message that a forward takes or makes, "B" for that of a backward).
 
     Every rank makes the links of the whole pipeline in the same order, because making a process group is collective.
     """
     staged = backend == "gloo" and device.type == "cuda"
-    inboxes: dict[tuple[int, str], Inbox] = {}
-    outboxes: dict[tuple[int, str], Outbox] = {}
+    inboxes: dict[tuple[int, str], Inbox | LocalLink] = {}
+    outboxes: dict[tuple[int, str], Outbox | LocalLink] = {}
     for stage in range(schedule.stages - 1):
         for kind, source, target in (("F", stage, stage + 1), ("B", stage + 1, stage)):
             sender, receiver = schedule.rank_of(source), schedule.rank_of(target)
+            if sender == receiver:
+                if rank == sender:
+                    outboxes[source, kind] = inboxes[target, kind] = LocalLink()
+                continue
             group = dist.new_group([sender, receiver]) if backend == "nccl" else None
             tag = 2 * stage + (kind == "B")
             if rank == sender:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 
 from paci_lab.data import open_data
@@ -11,7 +9,7 @@ from paci_lab.errors import InputError
 from paci_lab.models import build_model
 from paci_lab.optimizers import build_optimizer
 from paci_lab.partition import balanced_partition, check_partition, even_partition, measure_layer_costs
-from paci_lab.schedules import validate
+from paci_lab.schedules import excerpt_of, validate
 from paci_lab.spec import TrainSpec
 
 __all__ = ["resolve"]
@@ -62,10 +60,7 @@ def resolve(spec: TrainSpec) -> TrainSpec:
         options=optimizer_options(spec),
     )
     schedule = spec.build_schedule()
-    # Long streams repeat themselves: the fill, some windows and the drain show every fault there can be. A window of
-    # thousands would make even that long, and is in itself only more of the same.
-    window = min(schedule.window, max(512, 2 * schedule.stages))
-    validate(dataclasses.replace(schedule, window=window).shortened(4 * window + 4 * schedule.stages + 2 * spec.slack))
+    validate(excerpt_of(spec.schedule, schedule))
     return spec
 
 
@@ -83,13 +78,13 @@ def _device(spec: TrainSpec) -> tuple[str, str]:
             "device", "cuda", "auto or cpu on a machine without a GPU that torch can use", "use device cpu"
         )
     device = "cuda" if gpus else "cpu"
-    enough = gpus >= spec.stages
+    ranks = spec.build_schedule().ranks
+    enough = gpus >= ranks
     if spec.backend == "nccl" and not enough:
         raise InputError(
             "backend",
             "nccl",
-            f"gloo: {spec.stages} stages need {spec.stages} GPUs for NCCL, which refuses "
-            f"to share one, and {gpus} are here",
+            f"gloo: {ranks} ranks need {ranks} GPUs for NCCL, which refuses to share one, and {gpus} are here",
             "use backend auto",
         )
     backend = spec.backend if spec.backend != "auto" else "nccl" if enough else "gloo"

@@ -125,7 +125,13 @@ class RunDir:
 
     def losses(self) -> list[float]:
         """Mean loss per token of every micro-batch, in order."""
-        return [loss for row in self.updates(self.spec().stages - 1) for loss in row["losses"]]
+        last = self.spec().stages - 1
+        return [loss for row in self.updates_of(last) for loss in row["losses"]]
+
+    def updates_of(self, stage: int) -> list[dict[str, Any]]:
+        """Update lines of one stage, in order."""
+        rank = self.spec().build_schedule().rank_of(stage)
+        return [row for row in self.updates(rank) if row["stage"] == stage]
 
     def parameters(self) -> dict[str, Any]:
         """Tensors of the newest whole snapshot by name; raises InputError when there is none."""

@@ -5,6 +5,7 @@ Replay and the real ranks run the same stage, which is why their numbers agree t
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from paci_lab.accumulation import LocalAccumulation
 from paci_lab.data import Data
 from paci_lab.models import Model
 from paci_lab.optimizers import build_optimizer, learning_rate_factor
+from paci_lab.runtime.split import SplitBackward, splits_backward
+from paci_lab.runtime.weights import weights_for
 from paci_lab.schedules import Schedule
 from paci_lab.spec import TrainSpec
 
@@ -50,7 +53,7 @@ class UpdateRecord(NamedTuple):
 
 
 class Stage:
-    """Runs F, B and U of one stage.
+    """Runs F, B, I, W and U of one stage.
 
     Args:
         spec: the run.
@@ -86,11 +89,15 @@ class Stage:
         self.accumulation = LocalAccumulation(
             self.optimizer, window=schedule.window, parameters=self.optimizer.parameters
         )
+        self.weights = weights_for(schedule, self.optimizer.parameters)
+        self.split = SplitBackward(self.layers) if splits_backward(schedule, stage) else None
+        if self.split is not None:
+            self.split.check(lambda activation: self._run_layers(activation, 0), self._sample())
         self.held: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # micro-batch -> (input, output), forward done and backward not
         self.losses: list[tuple[int, Tensor]] = []
-        self.weight_copies = 1.0  # measured by warm_up
+        self.saved_copies = 0.0  # copies of the weights that autograd makes on its own, measured by warm_up
         self.tokens = 0
         self.total_tokens = sum(map(data.train_tokens, range(schedule.microbatches)))
 
@@ -99,24 +106,42 @@ class Stage:
         """Updates made so far: the weight version."""
         return self.accumulation.version
 
-    # -- the three operations -------------------------------------------------------------------------------------
+    # -- the operations -------------------------------------------------------------------------------------------
     def forward(self, microbatch: int, activation: Tensor | None) -> Tensor | None:
         """F: take the activation from the stage before (None on the first), give the next one's (None on the last)."""
         if self.first:
             activation = self.data.train(microbatch)[0].to(self.device, non_blocking=True)
         else:
             activation = activation.detach().requires_grad_()
-        output = self._run_layers(activation, microbatch)
-        if self.last:
-            output = self._loss(microbatch, output)
+        watched = contextlib.nullcontext() if self.split is None else self.split.forward(microbatch)
+        with self.weights.forward(microbatch), watched:
+            output = self._run_layers(activation, microbatch)
+            if self.last:
+                output = self._loss(microbatch, output)
         self.held[microbatch] = (activation, output)
         return None if self.last else output.detach()
 
     def backward(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
         """B: take the gradient of this stage's output (None on the last), add to its own, give the one of its input."""
         activation, output = self.held.pop(microbatch)
+        if self.split is not None:
+            self.split.whole(microbatch)
         torch.autograd.backward(output, gradient)
+        self.weights.release(microbatch)
         return activation.grad  # None on the first stage, whose input is tokens
+
+    def input_gradient(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
+        """I: take the gradient of this stage's output (None on the last), give the one of its input."""
+        if self.split is None:
+            raise ValueError(f"micro-batch {microbatch} has an I, and the first window of stage {self.stage} has none")
+        activation, output = self.held[microbatch]
+        return self.split.input_half(microbatch, None if self.first else activation, output, gradient)
+
+    def weight_gradient(self, microbatch: int) -> None:
+        """W: add to this stage's gradient what I left undone."""
+        del self.held[microbatch]
+        self.split.weight_half(microbatch)
+        self.weights.release(microbatch)
 
     def update(self, update: int) -> UpdateRecord:
         """U: step this stage's optimizer with the gradient of its window, and start the next window from nothing."""
@@ -135,6 +160,7 @@ class Stage:
         )
         self.optimizer.scale_learning_rate(factor)
         norm = self.gradient_norm()
+        self.weights.before_update()
         self.accumulation.step()
         total = sum(loss * self.data.train_tokens(microbatch) for microbatch, loss in losses)
         train_loss = total / max(self.window_tokens(update), 1) if self.last else None
@@ -172,10 +198,17 @@ class Stage:
             return 0.0
         return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
 
+    def _sample(self) -> Tensor:
+        """An input that no weight is indifferent to; the global random state is left as it is."""
+        if self.first:
+            return self.data.train(0)[0].to(self.device)
+        shape = self.model.boundary_shape(self.spec.microbatch_size)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(self.device).requires_grad_()
+
     def warm_up(self) -> Tensor:
         """Run the layers forward and backward once on zeros, so that the first micro-batch pays for nothing but itself.
 
-        Leaves weights, gradients, optimizer and counters as they were, and measures `weight_copies`. Returns the
+        Leaves weights, gradients, optimizer and counters as they were, and measures `saved_copies`. Returns the
         output, whose shape the next stage is told.
         """
         shape = self.model.boundary_shape(self.spec.microbatch_size)
@@ -188,10 +221,15 @@ class Stage:
             lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor
         ):
             output = self._run_layers(activation, 0)
-        self.weight_copies = 1.0 + self.schedule.in_flight(self.stage) * _share_copied(self.optimizer.parameters, saved)
+        self.saved_copies = self.schedule.in_flight(self.stage) * _share_copied(self.optimizer.parameters, saved)
         torch.autograd.backward(output, torch.zeros_like(output))
         self.optimizer.zero_grad()
         return output.detach()
+
+    @property
+    def weight_copies(self) -> float:
+        """Most copies of its weights that this stage has held at once, the live one included."""
+        return 1.0 + self.saved_copies + self.weights.kept_share
 
     def state(self) -> dict[str, Tensor]:
         """Copies of this stage's weights on the CPU, named `layers.<number in the whole model>.<name in the layer>`."""

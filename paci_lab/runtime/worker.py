@@ -120,8 +120,9 @@ class Worker:
         dist.destroy_process_group()
 
     def compute(self, stage: Stage, op: Op) -> None:
-        """F or B: receive, compute, send."""
-        inbox, outbox = self.inboxes.get((op.stage, op.kind)), self.outboxes.get((op.stage, op.kind))
+        """F, B, I or W: receive, compute, send. An I takes and makes the messages of a backward, a W none."""
+        link = (op.stage, "B" if op.kind == "I" else op.kind)
+        inbox, outbox = self.inboxes.get(link), self.outboxes.get(link)
         received = self.receive(stage, op, inbox) if inbox else None
         version, update = stage.version, self.schedule.window_of(op.microbatch)
 
@@ -129,7 +130,7 @@ class Worker:
             if self.device.type == "cuda":
                 if inbox is not None and start_ns - self.idle_since > _WAIT_NS:
                     self.recorder.event(
-                        op.stage, f"wait-{op.kind}", op.microbatch, self.idle_since, start_ns, version, update
+                        op.stage, f"wait-{link[1]}", op.microbatch, self.idle_since, start_ns, version, update
                     )
                 self.idle_since = end_ns
             self.recorder.event(op.stage, op.kind, op.microbatch, start_ns, end_ns, version, update)
@@ -144,10 +145,14 @@ class Worker:
             result = stage.forward(op.microbatch, received)
         else:
             activation = stage.held[op.microbatch][0]
-            result = stage.backward(op.microbatch, received)
+            if op.kind == "W":
+                result = stage.weight_gradient(op.microbatch)
+            else:
+                backward = stage.backward if op.kind == "B" else stage.input_gradient
+                result = backward(op.microbatch, received)
             if inbox is not None:
                 inbox.give_back(received)
-            if not stage.first:
+            if not stage.first and op.kind != "I":
                 self.inboxes[op.stage, "F"].give_back(activation.detach())
         operation = self.timer.stop(started, pace_ns)
         if outbox is not None:
@@ -163,7 +168,7 @@ class Worker:
         if self.device.type == "cpu" and now - asked > _WAIT_NS:
             self.recorder.event(
                 op.stage,
-                f"wait-{op.kind}",
+                "wait-F" if op.kind == "F" else "wait-B",
                 op.microbatch,
                 asked - self.begin_ns,
                 now - self.begin_ns,

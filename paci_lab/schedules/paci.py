@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from paci_lab.errors import InputError
 from paci_lab.schedules.op import Op
-from paci_lab.schedules.schedule import Schedule, one_forward_one_backward
+from paci_lab.schedules.schedule import Schedule, never_drained
 
 __all__ = ["PACI"]
 
@@ -38,11 +38,7 @@ class PACI(Schedule):
             raise InputError("slack", self.slack, "a whole number from 0", "use slack 0 for the paper's PACI")
 
     def ops(self, rank: int) -> Iterator[Op]:
-        for op in one_forward_one_backward(rank, range(self.microbatches), self.in_flight(rank)):
-            yield op
-            done = op.microbatch + 1
-            if op.kind == "B" and (done % self.window == 0 or done == self.microbatches):
-                yield Op(rank, "U", self.window_of(op.microbatch))
+        yield from never_drained(self, rank)
 
     def in_flight(self, stage: int) -> int:
         return min(self.microbatches, self.stages - stage + self.slack_of(stage))
@@ -51,6 +47,11 @@ class PACI(Schedule):
         """The share of the slack that `stage` gets: slack * (N-1-s)/(N-1), rounded."""
         after = self.stages - 1
         return (2 * self.slack * (after - stage) + after) // (2 * after) if after else 0
+
+    def excerpt(self) -> Schedule:
+        window = min(self.window, max(512, 2 * self.stages))
+        length = 4 * window + 4 * self.stages + 2 * self.slack
+        return dataclasses.replace(self, window=window).shortened(length)
 
     def gap_bound(self, stage: int) -> int:
         return -(-(self.stages - 1 - stage + self.slack_of(stage)) // self.window)

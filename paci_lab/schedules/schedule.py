@@ -10,7 +10,7 @@ from typing import ClassVar
 from paci_lab.errors import InputError
 from paci_lab.schedules.op import Op
 
-__all__ = ["Schedule", "one_forward_one_backward"]
+__all__ = ["Schedule", "most_held", "never_drained", "one_forward_one_backward"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Schedule(ABC):
     summary: ClassVar[str]
     flushes: ClassVar[bool]
     weight_policy: ClassVar[str] = "live"
-    """Which weights a backward uses: "live" is whatever the stage holds at that moment, in its only copy."""
+    """How a stage keeps its weights, in a word: "live" is one copy, and whatever it holds at that moment is used."""
 
     def __post_init__(self) -> None:
         for field in ("stages", "microbatches", "window"):
@@ -66,6 +66,11 @@ class Schedule(ABC):
         """Most micro-batches whose forward ran on `stage` and whose backward has not: activations held at once."""
 
     # -- what follows from it -------------------------------------------------------------------------------------
+    def version_used(self, microbatch: int, updates: int) -> int | None:
+        """Version of the weights (number of updates in them) that forward and backward of `microbatch` use on a stage
+        that has made `updates` when the forward begins. None: each uses the weights as they are at its own moment."""
+        return None
+
     def gap_bound(self, stage: int) -> int:
         """Most updates `stage` makes between a micro-batch's forward and its backward."""
         return 0
@@ -87,6 +92,14 @@ class Schedule(ABC):
         """Micro-batches of window `update`; the last window may be shorter."""
         return range(update * self.window, min((update + 1) * self.window, self.microbatches))
 
+    def excerpt(self) -> Schedule:
+        """A stream that shows every fault this one can have: its fill, some windows and its drain.
+
+        Long streams repeat themselves, and a window of thousands is in itself only more of the same.
+        """
+        window = min(self.window, max(512, 2 * self.stages))
+        return dataclasses.replace(self, window=window).shortened(4 * window + 6 * self.stages)
+
     def shortened(self, microbatches: int) -> Schedule:
         """The same schedule over at most `microbatches` of them, for checks that need not see the whole stream."""
         return dataclasses.replace(self, microbatches=min(microbatches, self.microbatches))
@@ -105,3 +118,22 @@ def one_forward_one_backward(stage: int, microbatches: range, in_flight: int) ->
         yield Op(stage, "B", microbatch)
         if microbatch + ahead < stop:
             yield Op(stage, "F", microbatch + ahead)
+
+
+def never_drained(schedule: Schedule, rank: int) -> Iterator[Op]:
+    """Asynchronous 1F1B over the whole stream, with an update after the last backward of every window."""
+    for op in one_forward_one_backward(rank, range(schedule.microbatches), schedule.in_flight(rank)):
+        yield op
+        done = op.microbatch + 1
+        if op.kind == "B" and (done % schedule.window == 0 or done == schedule.microbatches):
+            yield Op(rank, "U", schedule.window_of(op.microbatch))
+
+
+def most_held(schedule: Schedule, stage: int) -> int:
+    """Most micro-batches held on `stage` at once, counted along the order of its rank."""
+    held = most = 0
+    for op in schedule.ops(schedule.rank_of(stage)):
+        if op.stage == stage:
+            held += (op.kind == "F") - (op.kind in "BW")
+            most = max(most, held)
+    return most

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 
+from paci_lab.errors import InputError
 from paci_lab.schedules.op import KINDS, Op
 from paci_lab.schedules.schedule import Schedule
 
-__all__ = ["ScheduleError", "inputs_of", "validate"]
+__all__ = ["ScheduleError", "dry_run", "inputs_of", "validate"]
 
 
 class ScheduleError(ValueError):
@@ -48,10 +50,16 @@ def validate(schedule: Schedule) -> None:
     deadlock, the in-flight limit, updates made of exactly their window, the gap bound, and messages between two stages
     consumed in the order they are sent (NCCL ignores tags, so order alone must make it correct).
     """
+    dry_run(schedule)
+
+
+def dry_run(schedule: Schedule) -> list[list[Op | None]]:
+    """What `validate` walked through: slots of one operation (or none) per rank."""
     walk = _Walk(schedule)
     while walk.step():
         pass
     walk.check_complete()
+    return walk.grid
 
 
 class _Walk:
@@ -59,7 +67,7 @@ class _Walk:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.streams = [schedule.ops(rank) for rank in range(schedule.ranks)]
+        self.streams = [_only_ops(schedule, rank) for rank in range(schedule.ranks)]
         self.next = [next(stream, None) for stream in self.streams]
         self.grid: list[list[Op | None]] = []
         self.made: set[tuple[int, str, int]] = set()  # results of finished slots
@@ -126,6 +134,9 @@ class _Walk:
                     f"more than its limit of {schedule.in_flight(stage)}",
                 )
             self.forward_version[stage, number] = self.version[stage]
+            used = schedule.version_used(number, self.version[stage])
+            if used is not None and used > self.version[stage]:
+                self.fail("version", op, f"it uses weights after {used} updates, and {self.version[stage]} are made")
         if kind in "BI":
             gap = self.version[stage] - self.forward_version[stage, number]
             if gap > schedule.gap_bound(stage):
@@ -178,6 +189,24 @@ class _Walk:
                     Op(stage, "U", self.version[stage]),
                     f"it never runs: {schedule.updates} updates are due",
                 )
+
+
+def _only_ops(schedule: Schedule, rank: int) -> Iterator[Op]:
+    """The operations of `rank`; InputError, naming the one that is none, for a schedule that gives something else."""
+    number = 0
+    try:
+        for op in schedule.ops(rank):
+            if not isinstance(op, Op):
+                raise TypeError(f"{op!r} is no Op")
+            yield op
+            number += 1
+    except Exception as error:  # whatever somebody's own schedule raises is why it cannot be used
+        raise InputError(
+            f"{schedule.name}: operation {number} of rank {rank}",
+            f"{type(error).__name__}: {error}",
+            "an Op for every step",
+            "correct the `ops` of this schedule",
+        ) from error
 
 
 def _name(result: tuple[int, str, int] | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from paci_lab.schedules import schedule_classes
+from paci_lab.schedules import is_own, own_schedule, schedule_classes
 from paci_lab.show.bars import Rows
 from paci_lab.show.gantt import gantt_pair, update_gantt
 from paci_lab.show.notebook import Problems, figure_widget, html_table
@@ -38,7 +38,10 @@ _SLIDERS: dict[str, tuple[str, type, dict[str, float]]] = {
 def explorer(
     *, above: str = "1f1b", below: str = "paci", theme: str = "light", strips: tuple[str, ...] = (), **settings: Any
 ) -> Explorer:
-    """Open the explorer with two schedules; `settings` are fields of `Settings` to begin with, for both."""
+    """Open the explorer with two schedules, by name or as my_file.py:MySchedule.
+
+    `settings` are fields of `Settings` to begin with, for both.
+    """
     return Explorer(above=above, below=below, theme=theme, strips=strips, **settings)
 
 
@@ -109,7 +112,8 @@ class Explorer:
     def _make_controls(self, above: str, below: str, start: Settings) -> dict[str, Any]:
         style = {"description_width": "150px"}
         wide = widgets.Layout(width="380px")
-        names = [(f"{cls.name}: {cls.summary}", name) for name, cls in schedule_classes().items()]
+        own = {name: own_schedule(name) for name in (above, below) if is_own(name)}
+        names = [(f"{cls.name}: {cls.summary}", name) for name, cls in (schedule_classes() | own).items()]
         made: dict[str, Any] = {
             "above": widgets.Dropdown(options=names, value=above, description="above", style=style, layout=wide),
             "below": widgets.Dropdown(options=names, value=below, description="below", style=style, layout=wide),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from paci_lab.schedules import Schedule, build_schedule
+from paci_lab.schedules import Schedule, build_schedule, is_own, validate
 from paci_lab.simulate import Costs, simulate
 from paci_lab.trace import Trace
 
@@ -78,7 +78,7 @@ class Numbers:
     Args:
         bubble: share of all stages' time that is idle, fill and drain included.
         steady_utilization: mean working share after the fill and before the drain; None when there is no such part.
-        against_flush: throughput as a multiple of 1F1B-flush with the same settings.
+        against_flush: throughput per rank as a multiple of that of 1F1B-flush with the same settings.
         held: most micro-batches whose activations a stage holds. memory: the bytes of these activations.
         gap_max, gap_mean: version gap.
         weights: what a stage keeps of its weights, in words.
@@ -97,7 +97,11 @@ class Numbers:
 def explore(settings: Settings) -> tuple[Trace, Numbers]:
     """Simulate, and work out the numbers. Takes about 10 ms for 8 stages with 64 micro-batches."""
     schedule = settings.build()
-    trace = _simulated(settings)
+    if is_own(settings.schedule):  # simulated anew each time, for its file may have changed
+        validate(schedule)
+        trace = simulate(schedule, settings.costs())
+    else:
+        trace = _simulated(settings)
     flush = _simulated(dataclasses.replace(settings, schedule="1f1b", slack=0))
     steady = trace.steady_utilization()
     held = trace.in_flight_peak()
@@ -105,7 +109,7 @@ def explore(settings: Settings) -> tuple[Trace, Numbers]:
     return trace, Numbers(
         bubble=trace.bubble_fraction(),
         steady_utilization=float(steady.mean()) if steady.any() else None,
-        against_flush=flush.makespan_ns / trace.makespan_ns,
+        against_flush=flush.makespan_ns * settings.stages / (trace.makespan_ns * schedule.ranks),
         held=held,
         memory=[count * per_microbatch for count in held],
         gap_max=trace.version_gap_max(),

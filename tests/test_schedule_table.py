@@ -1,0 +1,77 @@
+"""The table of all schedules: against the published formulas, and the page in docs as the command writes it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from paci_lab import InputError
+from paci_lab.cli import main
+from paci_lab.commands.schedules import DEFAULTS
+from paci_lab.schedule_table import schedule_table
+from paci_lab.schedules import build_schedule, schedule_classes, weight_copies
+
+
+@pytest.fixture(autouse=True)
+def no_schedule_of_another_test():
+    """A class that another test has made and dropped is found until it is collected."""
+    gc.collect()
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "schedules.md"
+
+
+@pytest.mark.parametrize("ranks, window, updates", [(4, 8, 16), (8, 16, 5), (4, 12, 1)])
+def test_every_figure_is_its_published_formula(ranks, window, updates):
+    n, m, total = ranks, window, window * updates
+    rows = {row.schedule: row for row in schedule_table(ranks=n, window=m, updates=updates)}
+    assert rows.keys() == schedule_classes().keys() and not any(row.refusal for row in rows.values())
+    flush, stream = (n - 1) / (m + n - 1), (n - 1) / (total + n - 1)
+    expected = {  # bubble, copies, activations, delay
+        "gpipe": (flush, 1, m, 0),
+        "1f1b": (flush, 1, min(m, n), 0),
+        "interleaved": ((n - 1) / (2 * m + n - 1), 1, n + (n - 1) / 2, 0),
+        "zb-h1": ((n - 1) / (3 * m + n - 1), 1, n, 0),
+        "zb-h2": ((n - 1) / (3 * total + n - 1), 1, 2 * n - 1, 0),
+        "pipedream": (stream, 1 + math.ceil((n - 1) / m) * (updates > 1), n, math.ceil((n - 1) / m) * (updates > 1)),
+        "pipedream-2bw": (stream, 1 + (updates > 1), n, int(updates > 1)),
+        "paci": (stream, 1, n, math.ceil((n - 1) / m) * (updates > 1)),
+    }
+    for name, (bubble, copies, held, delay) in expected.items():
+        row = rows[name]
+        assert row.bubble == pytest.approx(bubble), name
+        assert (row.weight_copies, row.activations, row.update_delay) == (copies, held, delay), name
+        assert row.against_flush == pytest.approx((1 - bubble) / (1 - flush)), name
+        assert row.ranks == n
+
+
+def test_stashing_with_window_1_costs_n_minus_s_copies():
+    schedule = build_schedule("pipedream", stages=6, window=1, microbatches=30)
+    assert [weight_copies(schedule, stage) for stage in range(6)] == [6, 5, 4, 3, 2, 1]
+
+
+def test_a_schedule_that_cannot_have_the_window_says_why():
+    rows = {row.schedule: row for row in schedule_table(ranks=4, window=3, updates=2)}
+    assert {name for name, row in rows.items() if row.refusal} == {"interleaved", "pipedream-2bw"}
+    assert "a whole number from 4" in rows["pipedream-2bw"].refusal
+
+
+def test_the_page_in_docs_is_what_the_command_writes(tmp_path, capsys):
+    """To bring it up to date: paci-lab schedules --markdown docs/schedules.md"""
+    assert main(["schedules", "--markdown", str(tmp_path / "page.md"), "--json", "-"]) == 0
+    assert (tmp_path / "page.md").read_text() == PAGE.read_text()
+    figures = json.loads(capsys.readouterr().out)
+    for row in figures:
+        assert f"| {row['schedule']} | {100 * row['bubble']:.1f} % |" in PAGE.read_text()
+    assert set(DEFAULTS) == {"stages", "window", "updates"}
+
+
+def test_sizes_that_are_none_are_refused(capsys):
+    assert main(["schedules", "--window", "0"]) == 2
+    assert "--window = 0" in capsys.readouterr().err
+    with pytest.raises(InputError):
+        schedule_table(ranks=0, window=1, updates=1)
