@@ -47,4 +47,7 @@ def _asked(arguments: list[str] | None) -> dict[str, Any] | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a thread may be inside the store's code, where an orderly exit would abort

@@ -156,7 +156,7 @@ def open_run(path: str | Path) -> Run:
 def new_folder(spec: TrainSpec) -> Path:
     now = time.time_ns()  # to the millisecond, for runs that are started together
     moment = time.strftime("%Y%m%d-%H%M%S", time.localtime(now // 10**9)) + f"-{now // 10**6 % 1000:03d}"
-    name = f"{spec.schedule}-{spec.stages}x{spec.window}-{moment}"
+    name = f"{spec.build_schedule().name}-{spec.stages}x{spec.window}-{moment}"
     path, number = Path("runs") / name, 1
     while path.exists():
         number += 1
