@@ -59,6 +59,17 @@ def no_rank_left_behind() -> Iterator[None]:
     assert not found, "ranks left behind: " + "; ".join(f"{pid} ({command})" for pid, command in found.items())
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums in one order, whatever a test before this one has set."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked `browser` where no Chromium is installed; installing one needs root, so no test does."""
     if item.get_closest_marker("browser") and not any(map(shutil.which, BROWSERS)):

@@ -17,13 +17,7 @@ from paci_lab.optimizers import build_optimizer
 from paci_lab.runtime.weights import KeptVersions
 from paci_lab.schedules import PipeDream, PipeDream2BW, ScheduleError, validate
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def versions_as_published(spec: paci_lab.TrainSpec, stage: int, microbatch: int) -> int:

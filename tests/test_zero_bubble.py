@@ -12,13 +12,7 @@ from paci_lab import Costs, simulate, validate
 from paci_lab.runtime.split import SplitBackward
 from paci_lab.schedules import ZBH1, ZBH2
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -- the schedules ------------------------------
