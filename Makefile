@@ -4,6 +4,7 @@ MIN_PYTHON := 3.11
 EXTRAS     ?= test
 PYTHON     ?=
 ARGS       ?=
+TORCH      ?= 2.12.1
 
 VENV := .venv
 PY   := $(VENV)/bin/python
@@ -20,7 +21,7 @@ KEY   := $(shell { pwd -P; echo "$(EXTRAS)"; cat pyproject.toml constraints.txt;
 STAMP := $(VENV)/.ready-$(KEY)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench lab lint clean FORCE
+.PHONY: help setup demo test test-slow test-torch bench lab lint clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +80,12 @@ test: setup ## the fast test suite
 
 test-slow: setup ## the tests that take minutes or download
 	$(PY) -m pytest -m slow $(ARGS)
+
+# In front of .venv's own packages, so that everything else stays as it is.
+test-torch: setup ## the exactness tests on another torch (downloads it): make test-torch TORCH=2.12.1
+	$(PY) -m pip install -q --upgrade --target .cache/torch-$(TORCH) torch==$(TORCH)
+	PYTHONPATH=$(CURDIR)/.cache/torch-$(TORCH) $(PY) -m pytest -m "not slow" $(ARGS) \
+	  tests/test_replay.py tests/test_runtime.py tests/test_torch_csv.py tests/test_torch_pipelining.py
 
 bench: setup ## measure the engine and the charts on this machine
 	$(PY) -m benchmarks.engine $(ARGS)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed._composable.fsdp import FSDPModule
@@ -33,7 +34,7 @@ __all__ = ["SchedulePACI"]
 class SchedulePACI(PipelineScheduleSingle):
     """1F1B that never flushes: every stage steps its own optimizer after each window of micro-batches.
 
-    Written against torch 2.13, whose pipelining module has underscored parts that this uses.
+    It uses underscored parts of torch's pipelining module. Tested with torch 2.12.1, 2.13.0 and 2.14.1: `make test-torch`.
 
     Args:
         stage, n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec, scale_grads: as in
@@ -42,7 +43,8 @@ class SchedulePACI(PipelineScheduleSingle):
         optimizer: of this stage's parameters.
         window: micro-batches per update; `n_microbatches` when None.
 
-    Raises InputError for fewer micro-batches than stages, a window below 1, or a stage wrapped for data parallelism.
+    Raises InputError for fewer micro-batches than stages, a window below 1, a stage wrapped for data parallelism, or a
+    torch before 2.12.
 
     Attributes:
         accumulation: counts this stage's updates (`accumulation.version`).
@@ -61,6 +63,8 @@ class SchedulePACI(PipelineScheduleSingle):
         optimizer: Any,
         window: int | None = None,
     ) -> None:
+        if torch.__version__ < (2, 12):
+            raise InputError("torch", torch.__version__, "2.12 or newer for SchedulePACI", "install a newer torch")
         if n_microbatches < stage.num_stages:
             raise InputError(
                 "n_microbatches", n_microbatches, f"{stage.num_stages} or more, as stages", "give more micro-batches"
@@ -96,7 +100,8 @@ class SchedulePACI(PipelineScheduleSingle):
             raise RuntimeError("micro-batches are in flight: call flush() on every stage before eval()")
         arg_mbs, kwarg_mbs = self._check_inputs(arg_mbs, kwarg_mbs, target_mbs, losses)
         first_target = target_mbs[0] if target_mbs is not None else None
-        self._initialize_stage(arg_mbs[0], kwarg_mbs[0], first_target, loss_kwargs)
+        more = {} if loss_kwargs is None else {"loss_kwargs": loss_kwargs}  # torch 2.12 does not know them
+        self._initialize_stage(arg_mbs[0], kwarg_mbs[0], first_target, **more)
         stage = self._stage
         stage.fwd_cache.update(self._held)
         most = stage.num_stages - stage.stage_index
@@ -104,7 +109,7 @@ class SchedulePACI(PipelineScheduleSingle):
             slot = self._next_slot if self._has_backward else number
             self._exchange(stage.get_fwd_recv_ops(slot))
             output = stage.forward_one_chunk(slot, args, kwargs, save_forward_output=return_outputs)
-            self._maybe_compute_loss(stage, output, target_mbs, number, loss_kwargs)
+            self._maybe_compute_loss(stage, output, target_mbs, number, **more)
             self._unsent = stage.get_fwd_send_ops(slot)
             if not self._has_backward:
                 continue
