@@ -22,6 +22,8 @@ OTHER = {  # a value that is not the default, for every field
     "microbatch_size": 4,
     "model": "nano",
     "context": 32,
+    "replicas": 3,
+    "shard_optimizer": True,
     "dropout": 0.25,
     "data": "some/file.txt",
     "partition": [2, 5, 3],
