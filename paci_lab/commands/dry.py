@@ -39,7 +39,9 @@ def print_dry_run(spec: TrainSpec) -> dict[str, Any]:
     say = console().print
     say(f"parameters    {found.parameters / 1e6:,.1f} M")
     each = f" on each of {spec.replicas} replicas" if spec.replicas > 1 else ""
-    say(f"batch         {per_update:,} sequences an update: {spec.window} micro-batches of {spec.microbatch_size}{each}")
+    say(
+        f"batch         {per_update:,} sequences an update: {spec.window} micro-batches of {spec.microbatch_size}{each}"
+    )
     if spec.replicas > 1:
         say(f"ranks         {spec.world_size}: {spec.replicas} replicas of the pipeline above")
     say(f"tokens        {found.tokens:,} from {spec.data}, which was not opened", highlight=False)
