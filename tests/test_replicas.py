@@ -31,6 +31,8 @@ from paci_lab.optimizers import build_optimizer, learning_rate_factor
 from paci_lab.runtime.replicas import Reducer
 from paci_lab.runtime.sharding import owners_of
 from paci_lab.show.feed import RunFeed
+from paci_lab.show.why import why_idle
+from paci_lab.trace import Trace, TraceEvent
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -200,6 +202,20 @@ def test_live_view_charts_and_commands_show_the_first_replica_and_say_so(paci, t
 
     lines = dict(result_table(paci.result()))
     assert "2 replicas" in lines["schedule"] and "%" in lines["waiting for replicas"]
+
+
+def test_the_wait_for_replicas_is_told_in_words(paci):
+    trace = paci.trace()
+    longest = max(trace.of_kind("wait-U"), key=lambda event: event.end_ns - event.start_ns)
+    words = f"waits for the gradients of the other replicas, which go into update {longest.update}."
+    assert words in why_idle(trace, longest.stage, (longest.start_ns + longest.end_ns) // 2)
+    behind = [TraceEvent(0, 0, "wait-U", 0, 0, 9, 0, 0), TraceEvent(1, 1, "wait-F", 3, 0, 9, 0, 0)]
+    sentence = why_idle(Trace(behind, source="made up"), 1, 5)
+    assert "of micro-batch 3 from stage 0" in sentence
+    later = [*behind, TraceEvent(0, 0, "F", 3, 10, 12, 1, 1)]
+    assert "which waits itself for the gradients of the other replicas" in why_idle(
+        Trace(later, source="made up"), 1, 5
+    )
 
 
 def test_a_flush_on_real_ranks_is_plain_accumulation(uneven, tmp_path):

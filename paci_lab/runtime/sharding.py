@@ -4,11 +4,11 @@ Every replica keeps the state of its own parameters only, steps those, and gives
 gradients have been added up before, whole and everywhere, so norms and checks see what they see without sharding, and
 so do the numbers. Whole parameters are shared out, because Muon needs whole matrices.
 
-Not torch's ZeroRedundancyOptimizer, which does the same: it wraps one optimizer class (Muon here is two), needs a
-process group where a spec is only checked, sends parameters one by one unless it may move them into buckets (weight
-stashing knows them by their storage), and unpickles what other ranks send when its state is collected. Not FSDP2: a
-micro-batch in flight would keep the gathered weights of its forward alive, which is weight stashing by accident, and
-its hooks expect each forward's backward before the next forward.
+torch's ZeroRedundancyOptimizer does the same and passes behind the version guard to the last bit. It is not used
+because it sends every tensor by itself, or else moves the weights into buckets of its own, where weight stashing, which
+knows a weight by its storage, could not tell them apart; and because it collects states by unpickling what other ranks
+send. FSDP2 does not fit: a micro-batch in flight keeps the weights that were gathered for its forward, which is weight
+stashing by accident, and its hooks expect a forward's backward before the next forward.
 """
 
 from __future__ import annotations
