@@ -59,7 +59,7 @@ class DryRun:
     """What `spec` needs and what to expect.
 
     Attributes:
-        stages: one per stage.
+        stages: one per stage; every replica has them.
         tokens: seen in the whole run. parameters: of the whole model.
         against_flush: predicted throughput as a multiple of 1F1B-flush with the same micro-batches per update, with a
             backward twice as long as a forward and messages that take no time.
@@ -91,6 +91,7 @@ def dry_run(spec: TrainSpec) -> DryRun:
         held = schedule.in_flight(stage)
         kept = sum(model.activation_bytes_per_microbatch(layer, spec.microbatch_size) for layer in layers)
         state = _STATE_BYTES.get(spec.optimizer)
+        shards = spec.replicas if spec.shard_optimizer else 1  # whole parameters are shared out, so about evenly
         stages.append(
             StageNeeds(
                 layers=count,
@@ -98,18 +99,18 @@ def dry_run(spec: TrainSpec) -> DryRun:
                 work=sum(work[layer] for layer in layers) / sum(work),
                 weights=4 * numbers * weight_copies(excerpt, stage),
                 gradients=4 * numbers,
-                optimizer=None if state is None else state * numbers,
+                optimizer=None if state is None else -(-state * numbers // shards),
                 activations=held * kept,
                 gap=schedule.gap_bound(stage),
                 held=held,
             )
         )
     # An F, a B and the two waits before them, for every micro-batch and stage.
-    trace = 4 * _EVENT_BYTES * spec.total_microbatches * spec.stages if spec.trace else 0
+    trace = 4 * _EVENT_BYTES * spec.total_microbatches * spec.stages * spec.replicas if spec.trace else 0
     return DryRun(
         spec=spec,
         stages=stages,
-        tokens=spec.total_microbatches * spec.microbatch_size * model.context,
+        tokens=spec.total_microbatches * spec.replicas * spec.microbatch_size * model.context,
         parameters=sum(parameters),
         against_flush=_against_flush(spec, [stage.work for stage in stages]),
         disk_bytes=trace + 2 * 4 * sum(parameters),

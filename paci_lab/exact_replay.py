@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from paci_lab.data import open_data
 from paci_lab.measure import Evaluator, evaluation_due
 from paci_lab.models import build_model
+from paci_lab.runtime.replicas import Reducer, add_up_here
 from paci_lab.runtime.resolve import resolve
 from paci_lab.runtime.stage import Stage, UpdateRecord
 from paci_lab.schedules import Op, Schedule, inputs_of
@@ -30,10 +31,11 @@ class Replay:
     """What a replay found.
 
     Args:
-        trace: its events last one "nanosecond" per turn: order, versions and gaps are real, durations are not.
-        losses: mean loss per token of every micro-batch, in order.
+        trace: its events last one "nanosecond" per turn: order, versions and gaps are real, durations are not. Of
+            several replicas it is the first one's, which all others do at the same time.
+        losses: mean loss per token of every micro-batch, in the order of the data stream.
         parameters: final weights by name.
-        updates: per stage, one record per update.
+        updates: per stage, one record per update, of the first replica.
         validation: (micro-batches seen, update, validation loss) at every evaluation asked for.
     """
 
@@ -73,36 +75,56 @@ def replay(spec: TrainSpec) -> Replay:
     model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
     data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
     with cpu_threads(spec.threads):
-        stages = [Stage(spec, model, data, schedule, s, torch.device("cpu")) for s in range(spec.stages)]
-        messages: dict[tuple[int, str, int], Tensor | None] = {}
-        records: list[list[UpdateRecord]] = [[] for _ in stages]
+        cpu, copies = torch.device("cpu"), range(spec.replicas)
+        stages = [[Stage(spec, model, data, schedule, s, cpu, replica=r) for r in copies] for s in range(spec.stages)]
+        reducers = [_reducers(same) for same in stages]
+        messages: dict[tuple[int, str, int], list[Tensor | None]] = {}  # one per replica
+        records: list[list[list[UpdateRecord]]] = [[[] for _ in copies] for _ in stages]
         events: list[TraceEvent] = []
         evaluations = Evaluations(spec, model, data)
         for now, round_ in enumerate(turns(schedule)):
             for rank, op in round_:
-                stage = stages[op.stage]
+                stage = stages[op.stage][0]
                 needed = inputs_of(op, spec.stages)[1]
-                received = messages.pop(needed) if needed is not None else None
+                received = messages.pop(needed) if needed is not None else [None for _ in copies]
                 version = stage.version
-                if op.kind == "F":
-                    messages[op.stage, "F", op.microbatch] = stage.forward(op.microbatch, received)
-                elif op.kind == "B":
-                    messages[op.stage, "I", op.microbatch] = stage.backward(op.microbatch, received)
-                elif op.kind == "I":
-                    messages[op.stage, "I", op.microbatch] = stage.input_gradient(op.microbatch, received)
-                elif op.kind == "W":
-                    stage.weight_gradient(op.microbatch)
-                else:
-                    records[op.stage].append(stage.update(op.microbatch))
+                if op.kind == "U":
+                    if reducers[op.stage]:
+                        add_up_here(reducers[op.stage])
+                    for same, record in zip(stages[op.stage], records[op.stage], strict=True):
+                        record.append(same.update(op.microbatch))
                     evaluations.after_update(stage, op.microbatch)
+                else:
+                    made = [_compute(stages[op.stage][r], reducers[op.stage], op, received[r]) for r in copies]
+                    if op.kind != "W":
+                        messages[op.stage, "F" if op.kind == "F" else "I", op.microbatch] = made
                 if (op.kind == "F" and stage.last) or (op.kind in "BI" and stage.first):
                     messages.pop((op.stage, "F" if op.kind == "F" else "I", op.microbatch))
                 update = op.microbatch if op.kind == "U" else schedule.window_of(op.microbatch)
                 events.append(TraceEvent(op.stage, rank, op.kind, op.microbatch, now, now + 1, version, update))
-        parameters = {name: tensor for stage in stages for name, tensor in stage.state().items()}
-    losses = [loss for record in records[-1] for loss in record.losses]
+        parameters = {name: tensor for same in stages for name, tensor in same[0].state().items()}
+    by_replica = [[loss for record in own for loss in record.losses] for own in records[-1]]
+    losses = [loss for turn in zip(*by_replica, strict=True) for loss in turn]
     trace = Trace(events, source="replayed", stages=spec.stages)
-    return Replay(trace, losses, parameters, records, evaluations.found)
+    return Replay(trace, losses, parameters, [own[0] for own in records], evaluations.found)
+
+
+def _reducers(same: list[Stage]) -> list[Reducer]:
+    """One for each replica of a stage; none when there is one replica, whose gradient is what it is."""
+    if len(same) == 1:
+        return []
+    return [Reducer(stage.optimizer.parameters, len(same)) for stage in same]
+
+
+def _compute(stage: Stage, reducers: list[Reducer], op: Op, received: Tensor | None) -> Tensor | None:
+    """F, B, I or W of one replica."""
+    if op.kind == "F":
+        return stage.forward(op.microbatch, received)
+    if op.kind == "I":
+        return stage.input_gradient(op.microbatch, received)
+    window = stage.schedule.window_microbatches(stage.schedule.window_of(op.microbatch))
+    with reducers[stage.replica].backward(len(window)) if reducers else nullcontext():
+        return stage.weight_gradient(op.microbatch) if op.kind == "W" else stage.backward(op.microbatch, received)
 
 
 class Evaluations:

@@ -63,7 +63,9 @@ class Evaluator:
 def summarize(run: RunDir) -> dict[str, Any]:
     """The content of `result.json`, read off the files of a run whose ranks have ended.
 
-    Lists have one entry per stage; times are seconds since training began, memory is bytes.
+    Lists have one entry per stage, of replica 0; times are seconds since training began, memory is bytes. Tokens,
+    losses and updates are those of all replicas together. `replica_wait` is the share of the run that a stage waited
+    for the gradients of other replicas.
     """
     from paci_lab.runtime.rundir import SCHEMA
 
@@ -71,7 +73,7 @@ def summarize(run: RunDir) -> dict[str, Any]:
     schedule = spec.build_schedule()
     trace, metrics, validation = run.trace(), run.metrics(), run.validation()
     ends = [rows[-1] for rows in map(run.updates_of, range(schedule.stages)) if rows]
-    wall = max([row["end_ns"] for row in ends], default=0) / 1e9
+    wall = max([row["end_ns"] for rank in range(spec.world_size) for row in run.updates(rank)[-1:]], default=0) / 1e9
     updates = len(metrics)
     tokens = metrics[-1]["tokens"] if metrics else 0
     hit = next(
@@ -85,7 +87,8 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "stages": spec.stages,
         "window": spec.window,
         "slack": spec.slack,
-        "ranks": schedule.ranks,
+        "ranks": spec.world_size,
+        "replicas": spec.replicas,
         "updates": updates,
         "microbatch_size": spec.microbatch_size,
         "optimizer": spec.optimizer,
@@ -103,7 +106,9 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "version_gap_max": trace.version_gap_max() if traced else None,
         "version_gap_mean": trace.version_gap_mean() if traced else None,
         "in_flight_peak": trace.in_flight_peak() if traced else None,
+        "replica_wait": (trace.waiting_ns("wait-U") / max(trace.makespan_ns, 1)).tolist() if traced else None,
         "weight_copies": [row["weight_copies"] for row in ends],
+        "optimizer_bytes": [row["optimizer_bytes"] for row in ends],
         "peak_memory_bytes": [row["peak_memory_bytes"] for row in ends],
         # A rank counts them for all of its stages, so its first stage has the count.
         "pace_overruns": [

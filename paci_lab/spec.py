@@ -99,7 +99,8 @@ class TrainSpec:
 
     A stream of `microbatches` micro-batches is cut into windows of `window`; give `updates` instead to get
     `updates * window` micro-batches. A stream that ends inside a window closes it with a shorter last update, whose
-    gradient is divided by the tokens of that shorter window.
+    gradient is divided by the tokens of that shorter window. With `replicas` above 1 each of them has that stream, and
+    an update's gradient is the mean over the tokens of all replicas' windows.
 
     Raises `InputError` for a value out of range.
     """
@@ -118,6 +119,15 @@ class TrainSpec:
     )
     microbatches: int | None = _field(None, "optional count", "micro-batches in the whole run")
     microbatch_size: int = _field(2, "count", "sequences per micro-batch")
+    replicas: int = _field(
+        1,
+        "count",
+        "copies of the whole pipeline, each on micro-batches of its own; whatever counts micro-batches (window, "
+        "microbatches, evaluate-every) counts those of one replica",
+    )
+    shard_optimizer: bool = _field(
+        False, "switch", "replicas share out the optimizer's state: each keeps 1/replicas of it (ZeRO stage 1)"
+    )
 
     model: str = _field("pico", "text", "model by name, or gpt:blocks=8,width=64,heads=4,context=64")
     context: int | None = _field(None, "optional count", "tokens per sequence (default: the model's)")
@@ -166,12 +176,16 @@ class TrainSpec:
                 raise InputError(field.name, value, allowed, fix)
         if self.updates is not None and self.microbatches is not None:
             raise InputError("updates", self.updates, "either updates or microbatches", "leave one of them out")
-        if self.total_microbatches > _MOST:
+        if self.total_microbatches * self.replicas > _MOST:
             raise InputError(
                 "updates",
                 self.updates,
-                f"at most {_MOST:,} micro-batches in the run, updates * window",
+                f"at most {_MOST:,} micro-batches in the run, updates * window * replicas",
                 "train in several runs",
+            )
+        if self.shard_optimizer and self.replicas == 1:
+            raise InputError(
+                "shard_optimizer", True, "false with one replica, which has nobody to share with", "give replicas = 2"
             )
         for name in ("pace_forward_ms", "pace_backward_ms"):
             value = getattr(self, name)
@@ -188,10 +202,15 @@ class TrainSpec:
     # -- what follows from it -------------------------------------------------------------------------------------
     @property
     def total_microbatches(self) -> int:
-        """Micro-batches in the whole run."""
+        """Micro-batches in the whole run, of one replica."""
         if self.microbatches is not None:
             return self.microbatches
         return (100 if self.updates is None else self.updates) * self.window
+
+    @property
+    def world_size(self) -> int:
+        """Processes that train: the ranks of all replicas."""
+        return self.replicas * self.build_schedule().ranks
 
     @property
     def paced(self) -> bool:

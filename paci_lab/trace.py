@@ -11,13 +11,16 @@ import numpy as np
 
 from paci_lab.errors import InputError
 
-__all__ = ["COMPUTE", "OPS", "Trace", "TraceEvent"]
+__all__ = ["COMPUTE", "OPS", "WAITS", "Trace", "TraceEvent"]
 
 COMPUTE = ("F", "B", "I", "W", "U")
 """Kinds of work, as in `paci_lab.schedules.KINDS`."""
 
-OPS = (*COMPUTE, "wait-F", "wait-B", "snapshot")
-"""Every event: work; waiting for the message a forward or a backward needs; saving weights for evaluation."""
+WAITS = ("wait-F", "wait-B", "wait-U")
+"""Waiting for the message a forward or a backward needs, and for the other replicas' gradients before an update."""
+
+OPS = (*COMPUTE, "wait-F", "wait-B", "snapshot", "wait-U")
+"""Every event: work, waiting, and saving weights for evaluation."""
 
 _CODE = {op: code for code, op in enumerate(OPS)}
 _BACKWARD = (_CODE["B"], _CODE["I"])
@@ -30,7 +33,7 @@ class TraceEvent(NamedTuple):
     Args:
         stage, rank: where.
         op: one of `OPS`.
-        microbatch: the micro-batch worked on or waited for; for U and snapshot the number of the update.
+        microbatch: the micro-batch worked on or waited for; for U, wait-U and snapshot the number of the update.
         start_ns, end_ns: nanoseconds since training began, on a clock that all ranks share.
         version: updates this stage had made when the event began.
         update: the update that this event's work goes into.
@@ -140,9 +143,9 @@ class Trace:
         spent = self.end_ns[work] - self.start_ns[work]
         return np.bincount(self.stage[work], spent, self.stages).astype(np.int64)
 
-    def waiting_ns(self) -> np.ndarray:
-        """Time every stage spent waiting for a message: shape (stages,)."""
-        waits = np.isin(self.op, [_CODE["wait-F"], _CODE["wait-B"]])
+    def waiting_ns(self, *ops: str) -> np.ndarray:
+        """Time every stage spent waiting, for `ops` of `WAITS` or for all of them: shape (stages,)."""
+        waits = np.isin(self.op, [_CODE[op] for op in ops or WAITS])
         spent = self.end_ns[waits] - self.start_ns[waits]
         return np.bincount(self.stage[waits], spent, self.stages).astype(np.int64)
 

@@ -162,7 +162,7 @@ def judge(trial: Trial, run_dir: Path, frozen: Frozen, ended: Ended, *, curve: d
     run = open_run(run_dir).dir
     result, failure = run.result(), run.failure() or {}
     metrics, losses = run.metrics(), [row["val_loss"] for row in run.validation()]
-    peaks = [rows[-1]["peak_memory_bytes"] for rows in map(run.updates, range(run.spec().stages)) if rows]
+    peaks = [rows[-1]["peak_memory_bytes"] for rows in map(run.updates, range(run.spec().world_size)) if rows]
     time_s = metrics[-1]["time_s"] if metrics else 0.0
     figures: dict[str, Any] = {
         "best_val_loss": min(losses, default=None),

@@ -35,10 +35,15 @@ def print_dry_run(spec: TrainSpec) -> dict[str, Any]:
         rows,
         notes=["float32, no recomputation; work from the sizes of matrices. gap: most updates between F and B."],
     )
-    per_update = spec.window * spec.microbatch_size
+    per_update = spec.window * spec.microbatch_size * spec.replicas
     say = console().print
     say(f"parameters    {found.parameters / 1e6:,.1f} M")
-    say(f"batch         {per_update:,} sequences an update: {spec.window} micro-batches of {spec.microbatch_size}")
+    each = f" on each of {spec.replicas} replicas" if spec.replicas > 1 else ""
+    say(
+        f"batch         {per_update:,} sequences an update: {spec.window} micro-batches of {spec.microbatch_size}{each}"
+    )
+    if spec.replicas > 1:
+        say(f"ranks         {spec.world_size}: {spec.replicas} replicas of the pipeline above")
     say(f"tokens        {found.tokens:,} from {spec.data}, which was not opened", highlight=False)
     say(f"disk          {_size(found.disk_bytes)}: the trace and two snapshots of the weights")
     if spec.schedule != "1f1b":

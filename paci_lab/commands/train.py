@@ -140,7 +140,11 @@ def result_table(result: dict[str, Any]) -> list[tuple[str, str]]:
         return "not traced" if values is None else "  ".join(format(v, form) for v in values)
 
     lines = [
-        ("schedule", f"{result['schedule']}, {result['stages']} stages, window {result['window']}"),
+        (
+            "schedule",
+            f"{result['schedule']}, {result['stages']} stages, window {result['window']}"
+            + (f", {result['replicas']} replicas (below: replica 0)" if result["replicas"] > 1 else ""),
+        ),
         ("devices", f"{result['device_kind']} over {result['backend']}"),
         ("updates", f"{result['updates']}  ({result['tokens']:,} tokens)"),
         ("time", f"{result['wall_time_s']:.2f} s  ({result['tokens_per_second']:,.0f} tokens/s)"),
@@ -157,6 +161,8 @@ def result_table(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("copies of the weights", per_stage(result["weight_copies"], "g")),
         ("peak memory per rank", "  ".join(f"{b / 2**20:,.0f} MiB" for b in result["peak_memory_bytes"])),
     ]
+    if result["replicas"] > 1:
+        lines.append(("waiting for replicas", per_stage(result["replica_wait"], ".1%")))
     if result["reached"]:
         lines.append(
             (

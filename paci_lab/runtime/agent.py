@@ -60,7 +60,7 @@ class Agent:
         self.children: list[Child] = []
         self.evaluator = self.start(evaluate, [str(run.path)], run.path / "log" / "evaluator.log", fork)
         self.ranks = self.start_ranks(fork)
-        self.tails = [LineTail(run.updates_file(rank)) for rank in range(self.schedule.ranks)]
+        self.tails = [LineTail(run.updates_file(rank)) for rank in range(self.spec.world_size)]
         self.gathered: dict[int, list[dict[str, Any]]] = {}  # update -> rows of the stages that have made it
         self.requests: list[dict[str, Any]] = []  # snapshots to evaluate, oldest first
         self.asked: dict[int, dict[str, Any]] = {}
@@ -78,7 +78,7 @@ class Agent:
         """Start all ranks and connect them; they are polled and killed like a `Child`."""
         ranks = [
             self.start(worker, [str(self.run_dir.path), str(rank)], self.run_dir.log_file(rank), fork)
-            for rank in range(self.schedule.ranks)
+            for rank in range(self.spec.world_size)
         ]
         # The store serves from a thread, so it comes after the forks; port 0 lets the system choose a free one.
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
@@ -120,25 +120,27 @@ class Agent:
 
     # -- putting together what the ranks write --------------------------------------------------------------------
     def gather(self) -> None:
-        for tail in self.tails:
+        for rank, tail in enumerate(self.tails):
             for row in tail.rows():
                 rows = self.gathered.setdefault(row["update"], [])
-                rows.append(row)
-                if len(rows) == self.spec.stages:
+                rows.append({"replica": rank // self.schedule.ranks, **row})
+                if len(rows) == self.spec.stages * self.spec.replicas:
                     self.complete(row["update"], rows)
 
     def complete(self, update: int, rows: list[dict[str, Any]]) -> None:
         """All stages have made `update`: one line of metrics, and a snapshot to evaluate if they saved one."""
+        first = [row for row in rows if row["replica"] == 0]
+        parts = {row["replica"]: row["train_loss"] for row in rows if row["train_loss"] is not None}
         when = {"time_s": max(row["end_ns"] for row in rows) / 1e9, "tokens": rows[0]["tokens"], "update": update}
         self.write_metrics(
             {
                 **when,
-                "train_loss": next(row["train_loss"] for row in rows if row["losses"]),
-                "grad_norm": sum(row["grad_norm"] ** 2 for row in rows) ** 0.5,
+                "train_loss": sum(parts[replica] for replica in sorted(parts)),
+                "grad_norm": sum(row["grad_norm"] ** 2 for row in first) ** 0.5,
                 "learning_rate": rows[0]["learning_rate"],
             }
         )
-        if all(row["snapshot"] for row in rows):
+        if all(row["snapshot"] for row in first):
             self.requests.append(when)
         self.gathered[update] = []  # the rows are on disk; the key stays as the count of updates
 
@@ -182,14 +184,17 @@ class Agent:
         said = _read_error(self.run_dir.error_file(rank)) if codes[rank] > 0 else None
         op = Op.parse(said["op"]) if said and said["op"] else read_now(self.run_dir.now_file(rank))
         cause = said["cause"] if said else self.ranks[rank].how_it_ended()
-        stage = op.stage if op else self.schedule.stages_of(rank)[0]
+        replica, place = divmod(rank, self.schedule.ranks)
+        stage = op.stage if op else self.schedule.stages_of(place)[0]
+        where = f"replica {replica}, stage {stage}" if self.spec.replicas > 1 else f"stage {stage}"
         what = f"operation {op}" if op else "start-up"
         if op and op.kind != "U":
             what += f" (micro-batch {op.microbatch})"
         log = self.run_dir.log_file(rank)
         return {
-            "message": f"rank {rank} (stage {stage}) failed in {what}: {cause}. Its log: {log}",
+            "message": f"rank {rank} ({where}) failed in {what}: {cause}. Its log: {log}",
             "rank": rank,
+            "replica": replica,
             "stage": stage,
             "op": str(op) if op else None,
             "microbatch": op.microbatch if op and op.kind != "U" else None,

@@ -53,9 +53,9 @@ class Run:
         late = time.monotonic() - self._ended_at >= self._settle_s
         return not late and self.dir.result() is None and self.dir.failure() is None
 
-    def trace(self) -> Trace:
-        """The trace so far."""
-        return self.dir.trace()
+    def trace(self, replica: int = 0) -> Trace:
+        """The trace of one replica so far."""
+        return self.dir.trace(replica)
 
     def result(self) -> dict[str, Any]:
         """`result.json`; raises RunFailed with the reason when the run has not ended well."""

@@ -259,12 +259,14 @@ def _wait_for(keys: list[str], store: dist.Store, told: list[int], parent: int) 
 
 def _resolved(spec: TrainSpec, place: Place, members: list[dict[str, Any]]) -> TrainSpec:
     """`resolve`, for ranks on several hosts that each have their own GPUs."""
-    ranks = spec.build_schedule().ranks
+    ranks = spec.world_size
     if place.world_size != ranks:
         raise InputError(
             "torchrun's processes",
             place.world_size,
-            f"{ranks}, one a stage, over all nodes",
+            f"{ranks}, one for every rank of {spec.replicas} x {spec.stages} stages, over all nodes"
+            if spec.replicas > 1
+            else f"{ranks}, one a stage, over all nodes",
             f"start torchrun with --nproc-per-node {ranks}, or on several nodes with as many in all",
         )
     backend, spec = spec.backend, resolve(spec.replace(backend="auto"))

@@ -109,4 +109,7 @@ def run_as_child(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_as_child(sys.argv[1:]))
+    code = run_as_child(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # as in `worker`

@@ -7,6 +7,7 @@ own: on a shared one a receive posted ahead would stand in the same queue as the
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -173,17 +174,19 @@ def connect(
     shape: tuple[int, ...],
     device: torch.device,
     backend: str,
+    replicas: int = 1,
 ) -> tuple[dict[tuple[int, str], Inbox | LocalLink], dict[tuple[int, str], Outbox | LocalLink]]:
     """Links of `rank`, by (its stage, "F" for the message that a forward takes or makes, "B" for that of a backward).
 
-    Every rank makes the links of the whole pipeline in the same order, because making a process group is collective.
+    Every rank makes the links of all pipelines in the same order, because making a process group is collective.
     """
     staged = backend == "gloo" and device.type == "cuda"
     inboxes: dict[tuple[int, str], Inbox | LocalLink] = {}
     outboxes: dict[tuple[int, str], Outbox | LocalLink] = {}
-    for stage in range(schedule.stages - 1):
+    for replica, stage in itertools.product(range(replicas), range(schedule.stages - 1)):
+        first = replica * schedule.ranks
         for kind, source, target in (("F", stage, stage + 1), ("B", stage + 1, stage)):
-            sender, receiver = schedule.rank_of(source), schedule.rank_of(target)
+            sender, receiver = first + schedule.rank_of(source), first + schedule.rank_of(target)
             if sender == receiver:
                 if rank == sender:
                     outboxes[source, kind] = inboxes[target, kind] = LocalLink()

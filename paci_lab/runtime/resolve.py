@@ -78,7 +78,7 @@ def _device(spec: TrainSpec) -> tuple[str, str]:
             "device", "cuda", "auto or cpu on a machine without a GPU that torch can use", "use device cpu"
         )
     device = "cuda" if gpus else "cpu"
-    ranks = spec.build_schedule().ranks
+    ranks = spec.world_size
     enough = gpus >= ranks
     if spec.backend == "nccl" and not enough:
         raise InputError(

@@ -3,7 +3,7 @@
 spec.toml              the resolved TrainSpec: running it again repeats the run
 environment.json       versions, device, CPU and GPU model, git state, corpus hash
 clock.json             runs over several hosts: how far each clock is from rank 0's, at the start and the end
-trace/rank<r>.jsonl    one TraceEvent a line
+trace/rank<r>.jsonl    one TraceEvent a line; ranks count through the replicas one after the other
 updates/rank<r>.jsonl  one line per update of a stage: losses, gradient norm, learning rate, peak memory
 metrics.jsonl          the updates of all stages put together, and the validation losses
 log/rank<r>.log        what that rank printed; log/agent.log, what the agent did
@@ -105,11 +105,18 @@ class RunDir:
         """What `failure.json` holds; None when the run has not failed."""
         return _read_json(self.path / "failure.json")
 
-    def trace(self) -> Trace:
-        """All events written so far."""
+    def trace(self, replica: int = 0) -> Trace:
+        """All events of one replica's pipeline written so far. Raises InputError when there is no such replica."""
         spec = self.spec()
-        events = [event for path in sorted((self.path / "trace").glob("rank*.jsonl")) for event in read_events(path)]
-        return Trace(events, source="measured on paced devices" if spec.paced else "measured", stages=spec.stages)
+        if not 0 <= replica < spec.replicas:
+            raise InputError("replica", replica, f"0 to {spec.replicas - 1}", "leave it out for the first")
+        ranks = spec.build_schedule().ranks
+        files = map(self.trace_file, range(replica * ranks, (replica + 1) * ranks))
+        events = [event for path in files if path.exists() for event in read_events(path)]
+        source = "measured on paced devices" if spec.paced else "measured"
+        if spec.replicas > 1:
+            source += f", replica {replica} of {spec.replicas}"
+        return Trace(events, source=source, stages=spec.stages)
 
     def updates(self, rank: int) -> list[dict[str, Any]]:
         """Update lines of one rank, in order."""
@@ -124,13 +131,16 @@ class RunDir:
         return [row for row in _read_lines(self.metrics_file) if "val_loss" in row]
 
     def losses(self) -> list[float]:
-        """Mean loss per token of every micro-batch, in order."""
-        last = self.spec().stages - 1
-        return [loss for row in self.updates_of(last) for loss in row["losses"]]
+        """Mean loss per token of every micro-batch, in the order of the data stream; replicas take turns in it."""
+        spec = self.spec()
+        rows = [self.updates_of(spec.stages - 1, replica) for replica in range(spec.replicas)]
+        by_replica = [[loss for row in own for loss in row["losses"]] for own in rows]
+        return [loss for turn in zip(*by_replica, strict=False) for loss in turn]
 
-    def updates_of(self, stage: int) -> list[dict[str, Any]]:
-        """Update lines of one stage, in order."""
-        rank = self.spec().build_schedule().rank_of(stage)
+    def updates_of(self, stage: int, replica: int = 0) -> list[dict[str, Any]]:
+        """Update lines of one stage of one replica, in order."""
+        schedule = self.spec().build_schedule()
+        rank = replica * schedule.ranks + schedule.rank_of(stage)
         return [row for row in self.updates(rank) if row["stage"] == stage]
 
     def parameters(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from paci_lab.accumulation import LocalAccumulation
 from paci_lab.data import Data
 from paci_lab.models import Model
 from paci_lab.optimizers import build_optimizer, learning_rate_factor
+from paci_lab.runtime.replicas import ReplicaGroup
+from paci_lab.runtime.sharding import sharded_optimizer
 from paci_lab.runtime.split import SplitBackward, splits_backward
 from paci_lab.runtime.weights import weights_for
 from paci_lab.schedules import Schedule
@@ -37,11 +40,13 @@ class UpdateRecord(NamedTuple):
 
     Args:
         update: its number.
-        tokens: tokens of the whole stream up to and including its window.
+        tokens: tokens of the whole stream, of all replicas, up to and including its window.
         learning_rate: the rate it stepped with.
-        grad_norm: 2-norm of this stage's gradient, the mean over the window's tokens.
-        train_loss: on the last stage the mean loss per token of the window, elsewhere None.
-        losses: on the last stage the mean loss per token of every micro-batch of the window, elsewhere empty.
+        grad_norm: 2-norm of this stage's gradient, the mean over the tokens of all replicas' windows.
+        train_loss: on the last stage the mean loss per token of the window, elsewhere None. Of several replicas, this
+            one's part: what they have adds up to the mean over all.
+        losses: on the last stage the mean loss per token of every micro-batch of this replica's window, elsewhere
+            empty.
     """
 
     update: int
@@ -60,10 +65,21 @@ class Stage:
         model, data, schedule: as built from it.
         stage: which one; its layers are `spec.partition` (a list by now) cut at this place.
         device: where its weights live.
+        replica: of which copy of the pipeline.
+        group: the other replicas' same stage; None when they are in this process, or there are none.
     """
 
     def __init__(
-        self, spec: TrainSpec, model: Model, data: Data, schedule: Schedule, stage: int, device: torch.device
+        self,
+        spec: TrainSpec,
+        model: Model,
+        data: Data,
+        schedule: Schedule,
+        stage: int,
+        device: torch.device,
+        *,
+        replica: int = 0,
+        group: ReplicaGroup | None = None,
     ) -> None:
         assert isinstance(spec.partition, list), "the partition is resolved before a stage is built"
         self.spec, self.model, self.data, self.schedule, self.stage, self.device = (
@@ -74,18 +90,22 @@ class Stage:
             stage,
             device,
         )
+        self.replica = replica
         self.first, self.last = stage == 0, stage == spec.stages - 1
         self.first_layer = sum(spec.partition[:stage])
         layers = range(self.first_layer, self.first_layer + spec.partition[stage])
         self.layers = nn.ModuleList(model.build_layer(layer, spec.seed) for layer in layers).to(device)
-        self.optimizer = build_optimizer(
+        build = partial(
+            build_optimizer,
             spec.optimizer,
-            list(self.layers.named_parameters()),
             learning_rate=spec.learning_rate,
             weight_decay=spec.weight_decay,
             implementation=spec.optimizer_implementation,
             options=optimizer_options(spec),
         )
+        named = list(self.layers.named_parameters())
+        sharded = spec.shard_optimizer and group is not None
+        self.optimizer = sharded_optimizer(build, named, group) if sharded else build(named)
         self.accumulation = LocalAccumulation(
             self.optimizer, window=schedule.window, parameters=self.optimizer.parameters
         )
@@ -99,7 +119,7 @@ class Stage:
         self.losses: list[tuple[int, Tensor]] = []
         self.saved_copies = 0.0  # copies of the weights that autograd makes on its own, measured by warm_up
         self.tokens = 0
-        self.total_tokens = sum(map(data.train_tokens, range(schedule.microbatches)))
+        self.total_tokens = sum(map(data.train_tokens, range(schedule.microbatches * spec.replicas)))
 
     @property
     def version(self) -> int:
@@ -110,7 +130,7 @@ class Stage:
     def forward(self, microbatch: int, activation: Tensor | None) -> Tensor | None:
         """F: take the activation from the stage before (None on the first), give the next one's (None on the last)."""
         if self.first:
-            activation = self.data.train(microbatch)[0].to(self.device, non_blocking=True)
+            activation = self.data.train(self.number(microbatch))[0].to(self.device, non_blocking=True)
         else:
             activation = activation.detach().requires_grad_()
         watched = contextlib.nullcontext() if self.split is None else self.split.forward(microbatch)
@@ -162,7 +182,7 @@ class Stage:
         norm = self.gradient_norm()
         self.weights.before_update()
         self.accumulation.step()
-        total = sum(loss * self.data.train_tokens(microbatch) for microbatch, loss in losses)
+        total = sum(loss * self.data.train_tokens(self.number(microbatch)) for microbatch, loss in losses)
         train_loss = total / max(self.window_tokens(update), 1) if self.last else None
         return UpdateRecord(
             update, self.tokens, spec.learning_rate * factor, norm, train_loss, [loss for _, loss in losses]
@@ -173,23 +193,30 @@ class Stage:
         for layer, module in enumerate(self.layers, self.first_layer):
             if self.spec.dropout:
                 # The mask belongs to (seed, micro-batch, layer), whatever the partition and the order of operations.
-                torch.manual_seed(((self.spec.seed * 1_000_003 + microbatch) * 10_007 + layer) % 2**63)
+                number = self.number(microbatch)
+                torch.manual_seed(((self.spec.seed * 1_000_003 + number) * 10_007 + layer) % 2**63)
             activation = module(activation)
         return activation
 
     def _loss(self, microbatch: int, output: Tensor) -> Tensor:
-        targets = self.data.train(microbatch)[1].to(self.device, non_blocking=True)
+        number = self.number(microbatch)
+        targets = self.data.train(number)[1].to(self.device, non_blocking=True)
         total = self.model.loss(output, targets)
-        mean = total.detach() / max(self.data.train_tokens(microbatch), 1)  # one without targets has loss 0, not 0/0
+        mean = total.detach() / max(self.data.train_tokens(number), 1)  # one without targets has loss 0, not 0/0
         if self.device.type == "cpu":
             _check_finite(microbatch, float(mean))  # at once where looking is free; on a GPU it would stall the stream
         self.losses.append((microbatch, mean))
         # Divided by the window's tokens before the backward, micro-batches of any size add up to the mean over tokens.
         return total / max(self.window_tokens(self.schedule.window_of(microbatch)), 1)
 
+    def number(self, microbatch: int) -> int:
+        """Number in the data stream of this replica's `microbatch`: the replicas take turns."""
+        return microbatch * self.spec.replicas + self.replica
+
     def window_tokens(self, update: int) -> int:
-        """Tokens that count in the loss of window `update`."""
-        return sum(map(self.data.train_tokens, self.schedule.window_microbatches(update)))
+        """Tokens that count in the loss of window `update`, of all replicas."""
+        window, replicas = self.schedule.window_microbatches(update), self.spec.replicas
+        return sum(map(self.data.train_tokens, range(window.start * replicas, window.stop * replicas)))
 
     def gradient_norm(self) -> float:
         """2-norm of the gradient this stage holds."""
@@ -225,6 +252,12 @@ class Stage:
         torch.autograd.backward(output, torch.zeros_like(output))
         self.optimizer.zero_grad()
         return output.detach()
+
+    @cached_property
+    def optimizer_bytes(self) -> int:
+        """What this process's optimizer keeps beside the weights. It makes that in its first step: ask after it."""
+        states = (state for inner in self.optimizer.inner for state in inner.state.values())
+        return sum(v.numel() * v.element_size() for state in states for v in state.values() if isinstance(v, Tensor))
 
     @property
     def weight_copies(self) -> float:

@@ -27,7 +27,7 @@ another one, where it waits for the word of ranks that have gone."""
 
 def ranks_per_node(spec: TrainSpec, nodes: int) -> int:
     """torchrun starts as many processes on every node; raises InputError when the ranks cannot be shared out so."""
-    ranks = spec.build_schedule().ranks
+    ranks = spec.world_size
     if not isinstance(nodes, int) or nodes < 1 or ranks % nodes:
         raise InputError(
             "nodes", nodes, f"a divisor of {ranks}, the number of ranks", "take as many ranks on each node"

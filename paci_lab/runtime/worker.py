@@ -24,6 +24,7 @@ from paci_lab.runtime.clock import HostClocks
 from paci_lab.runtime.guard import self_test
 from paci_lab.runtime.p2p import PeerLost, agree_on_messages, connect
 from paci_lab.runtime.recorder import Recorder, read_now
+from paci_lab.runtime.replicas import Reducer, ReplicaGroup
 from paci_lab.runtime.rundir import RunDir, write_json
 from paci_lab.runtime.stage import NonFiniteLoss, Stage
 from paci_lab.runtime.timing import make_timer
@@ -46,7 +47,7 @@ class Worker:
     """Stages of one rank, its links and its recorder; `run` interprets the schedule.
 
     Args:
-        run, rank: which rank of which run.
+        run, rank: which rank of which run; ranks count through the replicas one after the other.
         store: shared by all ranks.
         local_rank: its number on its host, which chooses its GPU; `rank` when None.
         clocks: measures the clocks of several hosts; None when all ranks read the same one.
@@ -73,20 +74,32 @@ class Worker:
                 spec.backend,
                 store=dist.PrefixStore("group", store),
                 rank=rank,
-                world_size=self.schedule.ranks,
+                world_size=spec.world_size,
                 timeout=timedelta(hours=1),
                 device_id=device_id,
             )
         model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
         data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
+        self.replica, self.place = divmod(rank, self.schedule.ranks)
+        with _all_there():
+            group = ReplicaGroup(spec, self.schedule, rank, self.device) if spec.replicas > 1 else None
         self.stages = {
-            s: Stage(spec, model, data, self.schedule, s, self.device) for s in self.schedule.stages_of(rank)
+            s: Stage(spec, model, data, self.schedule, s, self.device, replica=self.replica, group=group)
+            for s in self.schedule.stages_of(self.place)
         }
         self.paces = {s: spec.pace_ns(s) for s in self.stages}
         boundary = model.boundary_shape(spec.microbatch_size)
         made = {s: tuple(stage.warm_up().shape) for s, stage in self.stages.items()}
-        agree_on_messages(made, boundary, store, self.schedule, rank)
-        self.inboxes, self.outboxes = connect(self.schedule, rank, boundary, self.device, spec.backend)
+        own_store = dist.PrefixStore(f"replica/{self.replica}", store)
+        agree_on_messages(made, boundary, own_store, self.schedule, self.place)
+        self.inboxes, self.outboxes = connect(
+            self.schedule, rank, boundary, self.device, spec.backend, replicas=spec.replicas
+        )
+        self.reducers = {  # after the warm-up, whose backward is none of a window's
+            s: Reducer(stage.optimizer.parameters, spec.replicas, group, early=stage.split is None)
+            for s, stage in self.stages.items()
+            if group is not None
+        }
         self.recorder = Recorder(run, rank, trace=spec.trace)
         with _all_there():
             dist.barrier()
@@ -102,7 +115,7 @@ class Worker:
 
     def run(self) -> None:
         """Every operation of this rank, in order."""
-        for op in self.schedule.ops(self.rank):
+        for op in self.schedule.ops(self.place):
             self.recorder.now(op)
             stage = self.stages[op.stage]
             if op.kind == "U":
@@ -145,11 +158,12 @@ class Worker:
             result = stage.forward(op.microbatch, received)
         else:
             activation = stage.held[op.microbatch][0]
-            if op.kind == "W":
-                result = stage.weight_gradient(op.microbatch)
-            else:
-                backward = stage.backward if op.kind == "B" else stage.input_gradient
-                result = backward(op.microbatch, received)
+            with self.adding_up(op):
+                if op.kind == "W":
+                    result = stage.weight_gradient(op.microbatch)
+                else:
+                    backward = stage.backward if op.kind == "B" else stage.input_gradient
+                    result = backward(op.microbatch, received)
             if inbox is not None:
                 inbox.give_back(received)
             if not stage.first and op.kind != "I":
@@ -160,6 +174,13 @@ class Worker:
         if inbox is not None:
             inbox.post()
         self.timer.report(operation, done)
+
+    def adding_up(self, op: Op) -> contextlib.AbstractContextManager[None]:
+        """Around `op`, which may be the backward that ends a window: what it makes goes to the other replicas."""
+        if op.kind == "I" or not self.reducers:
+            return contextlib.nullcontext()
+        window = self.schedule.window_microbatches(self.schedule.window_of(op.microbatch))
+        return self.reducers[op.stage].backward(len(window))
 
     def receive(self, stage: Stage, op: Op, inbox) -> torch.Tensor:
         asked = time.monotonic_ns()
@@ -178,11 +199,23 @@ class Worker:
         return message
 
     def update(self, stage: Stage, update: int) -> None:
-        """U, and the snapshot when one is due."""
+        """U, after the wait for the other replicas' gradients, and the snapshot when one is due."""
         version = stage.version
         ended = []
 
+        def waited(start_ns: int, end_ns: int) -> None:
+            if self.reducers and end_ns - start_ns > _WAIT_NS:
+                self.recorder.event(stage.stage, "wait-U", update, start_ns, end_ns, version, update)
+
+        asked = time.monotonic_ns()
+        if self.reducers:
+            self.reducers[stage.stage].wait()
+        if self.device.type == "cpu":
+            waited(asked - self.begin_ns, time.monotonic_ns() - self.begin_ns)
+
         def done(start_ns: int, end_ns: int) -> None:
+            if self.device.type == "cuda":
+                waited(self.idle_since, start_ns)
             ended.append(end_ns)
             self.idle_since = end_ns
             self.recorder.event(stage.stage, "U", update, start_ns, end_ns, version, update)
@@ -190,7 +223,7 @@ class Worker:
         started = self.timer.start()
         record = stage.update(update)
         self.timer.report(self.timer.stop(started, 0), done)
-        snapshot = evaluation_due(self.spec, update)
+        snapshot = self.replica == 0 and evaluation_due(self.spec, update)  # the others have the same weights
         if snapshot:
             before = time.monotonic_ns()
             self.save_snapshot(stage, update)
@@ -219,6 +252,7 @@ class Worker:
                 "peak_memory_bytes": _peak_memory(self.device),
                 "pace_overruns": self.timer.overruns,
                 "weight_copies": stage.weight_copies,
+                "optimizer_bytes": stage.optimizer_bytes,
             }
         )
 
@@ -309,4 +343,7 @@ def run_as_child(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_as_child(sys.argv[1:]))
+    code = run_as_child(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # an orderly exit would wait for a thread that waits for other replicas

@@ -9,7 +9,7 @@ import numpy as np
 
 from paci_lab.schedules import KINDS
 from paci_lab.show.palette import FORWARD
-from paci_lab.trace import OPS, Trace
+from paci_lab.trace import OPS, WAITS, Trace
 
 __all__ = [
     "CYCLE",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 DRAWN = ("wait", "F", "B", "I", "W", "U", "snapshot")
-"""Kinds of bars, in the order they are drawn; both kinds of waiting are one."""
+"""Kinds of bars, in the order they are drawn; all kinds of waiting are one."""
 
 STRIPS = ("in-flight", "version")
 """What can be drawn under the work of a stage."""
@@ -35,7 +35,7 @@ CYCLE = len(FORWARD)
 _AXIS_PX, _DIGIT_PX, _PADDING_PX = 1100, 8, 6
 
 _CODE = {op: code for code, op in enumerate(OPS)}
-_CODES = {kind: [_CODE["wait-F"], _CODE["wait-B"]] if kind == "wait" else [_CODE[kind]] for kind in DRAWN}
+_CODES = {kind: [_CODE[op] for op in (WAITS if kind == "wait" else (kind,))] for kind in DRAWN}
 _BACKWARD = [_CODE["B"], _CODE["I"]]
 
 
@@ -107,10 +107,14 @@ def _words(kind: str, trace: Trace, look: _Lookup) -> np.ndarray:
             for s, n, t in zip(stages, numbers, took, strict=True)
         ]
     elif kind == "wait":
-        what = [("activation", -1) if code == _CODE["wait-F"] else ("gradient", 1) for code in trace.op.tolist()]
+        awaited = {
+            _CODE["wait-F"]: "the activation of micro-batch {n} from stage {before}",
+            _CODE["wait-B"]: "the gradient of micro-batch {n} from stage {after}",
+            _CODE["wait-U"]: "the gradients of the other replicas, for update {n}",
+        }
         texts = [
-            f"<b>stage {s} waits {t}</b><br>for the {w} of micro-batch {n} from stage {s + step}"
-            for s, n, t, (w, step) in zip(stages, numbers, took, what, strict=True)
+            f"<b>stage {s} waits {t}</b><br>for {awaited[code].format(n=n, before=s - 1, after=s + 1)}"
+            for s, n, t, code in zip(stages, numbers, took, trace.op.tolist(), strict=True)
         ]
     else:
         texts = [

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from paci_lab.errors import InputError
+from paci_lab.spec import TrainSpec
 from paci_lab.trace import OPS, Trace
 
 __all__ = ["SCHEMA", "RunFeed"]
@@ -109,6 +110,10 @@ class RunFeed:
         self.stages = self._count("stages")
         paced = any(np.any(np.asarray(self.spec.get(key, 0)) != 0) for key in ("pace_forward_ms", "pace_backward_ms"))
         self.source = "measured on paced devices" if paced else "measured"
+        self._shown_ranks: float = np.inf  # of several replicas the first one's
+        if (replicas := self._count("replicas")) > 1:
+            self.source += f", replica 0 of {replicas}"
+            self._shown_ranks = self._ranks_of_a_replica()
         self.on_cores = not paced and self.spec.get("device") != "cuda"
         self._grown_at = time.monotonic()
         self._result: dict[str, Any] | None = None
@@ -128,6 +133,12 @@ class RunFeed:
             self.notes.append(f"spec.toml cannot be read ({error}).")
         return {}
 
+    def _ranks_of_a_replica(self) -> int:
+        try:
+            return TrainSpec.from_dict(self.spec).build_schedule().ranks
+        except (InputError, TypeError):  # a schedule of one's own whose file is not here, or a spec that is broken
+            return self.stages
+
     def _check_schema(self) -> None:
         for name in ("environment.json", "result.json"):
             schema = (_json(self.path / name) or {}).get("schema", SCHEMA)
@@ -144,7 +155,7 @@ class RunFeed:
         grown = False
         for path in (self.path / "trace").glob("rank*.jsonl"):
             number = re.fullmatch(r"rank(\d+)\.jsonl", path.name)
-            if number and int(number[1]) not in self._ranks:
+            if number and int(number[1]) not in self._ranks and int(number[1]) < self._shown_ranks:
                 self._ranks[int(number[1])] = _Rank(path)
         for rank in self._ranks.values():
             if rank.read():

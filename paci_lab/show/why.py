@@ -69,6 +69,11 @@ class Moments:
             return self._outside(stage, time_ns)
         if event.op in COMPUTE or event.op == "snapshot":
             return f"Stage {stage} {self._work(event)}."
+        if event.op == "wait-U":
+            return (
+                f"Stage {stage} is idle: it waits for the gradients of the other replicas, which go into update "
+                f"{event.microbatch}."
+            )
         return f"Stage {stage} is idle: it waits for {self._awaited(event, time_ns)}.{self._reason(event, time_ns)}"
 
     def sentences(self, time_ns: int) -> list[str]:
@@ -120,6 +125,8 @@ class Moments:
             return f"{words}{far} is computing it for {duration_text(made.end_ns - time_ns)} more"
         if there is None:
             return f"{words}{far} has not begun it"
+        if there.op == "wait-U":
+            return f"{words}{far} waits itself for the gradients of the other replicas"
         if there.op.startswith("wait"):
             other = "activation" if there.op == "wait-F" else "gradient"
             return f"{words}{far} waits itself for the {other} of micro-batch {there.microbatch}"
