@@ -74,7 +74,7 @@ def replay(spec: TrainSpec) -> Replay:
     data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
     with cpu_threads(spec.threads):
         stages = [Stage(spec, model, data, schedule, s, torch.device("cpu")) for s in range(spec.stages)]
-        messages: dict[tuple[int, str, int], Tensor | None] = {}
+        messages: dict[tuple[int, str, int], tuple[Tensor | None, Tensor | None]] = {}  # (tensor, note of clipping)
         records: list[list[UpdateRecord]] = [[] for _ in stages]
         events: list[TraceEvent] = []
         evaluations = Evaluations(spec, model, data)
@@ -82,14 +82,15 @@ def replay(spec: TrainSpec) -> Replay:
             for rank, op in round_:
                 stage = stages[op.stage]
                 needed = inputs_of(op, spec.stages)[1]
-                received = messages.pop(needed) if needed is not None else None
-                version = stage.version
+                received, note = messages.pop(needed) if needed is not None else (None, None)
+                version, link = stage.version, "F" if op.kind == "F" else "B"
+                stage.clipping.heard(link, note)
                 if op.kind == "F":
-                    messages[op.stage, "F", op.microbatch] = stage.forward(op.microbatch, received)
-                elif op.kind == "B":
-                    messages[op.stage, "I", op.microbatch] = stage.backward(op.microbatch, received)
-                elif op.kind == "I":
-                    messages[op.stage, "I", op.microbatch] = stage.input_gradient(op.microbatch, received)
+                    made = stage.forward(op.microbatch, received)
+                    messages[op.stage, "F", op.microbatch] = made, stage.clipping.says(link)
+                elif op.kind in "BI":
+                    back = stage.backward if op.kind == "B" else stage.input_gradient
+                    messages[op.stage, "I", op.microbatch] = back(op.microbatch, received), stage.clipping.says(link)
                 elif op.kind == "W":
                     stage.weight_gradient(op.microbatch)
                 else:

@@ -134,7 +134,9 @@ class Agent:
             {
                 **when,
                 "train_loss": next(row["train_loss"] for row in rows if row["losses"]),
-                "grad_norm": sum(row["grad_norm"] ** 2 for row in rows) ** 0.5,
+                "grad_norm": None
+                if any(row["skipped"] for row in rows)
+                else sum(row["grad_norm"] ** 2 for row in rows) ** 0.5,
                 "learning_rate": rows[0]["learning_rate"],
             }
         )
