@@ -50,12 +50,12 @@ def loss_spikes(metrics: Sequence[Mapping[str, Any]], norms: Sequence[Sequence[f
 
 
 def spikes_text(spikes: Sequence[Mapping[str, Any]]) -> str:
-    """All of them in one line, the highest by name."""
+    """How many, and the one that stands out most."""
     if not spikes:
         return "none"
     worst = max(spikes, key=lambda spike: spike["mads"])
     each = ", ".join("?" if norm is None else f"{norm:.3g}" for norm in worst["grad_norm"])
     return (
-        f"{len(spikes)}; the highest at update {worst['update']}: {worst['loss']:.3f}, where the {WINDOW} updates before "
-        f"had {worst['median']:.3f} ({worst['mads']:.0f} median deviations below); gradient norms by stage {each}"
+        f"{len(spikes)}; the worst at update {worst['update']}: {worst['loss']:.3f}, {worst['mads']:.0f} median "
+        f"deviations above the {worst['median']:.3f} of the {WINDOW} updates before; gradient norms by stage {each}"
     )

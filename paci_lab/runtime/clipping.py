@@ -20,7 +20,6 @@ A gradient that is not finite is never told to others: they go on with the newes
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -59,7 +58,7 @@ class Clipping:
         """The note for a message of this kind, float32 of shape (2,); None when messages carry none."""
         return self._own + self._heard[kind] if self.carries_notes else None
 
-    def clip(self, norm: float, gradients: Iterable[Tensor]) -> tuple[float, float] | None:
+    def clip(self, norm: float, gradients: list[Tensor]) -> tuple[float, float] | None:
         """Scale `gradients`, whose 2-norm is `norm`, in place.
 
         Returns (factor, norm that it was judged by); None without clipping.
@@ -74,6 +73,6 @@ class Clipping:
             squares, known = (self._own + self._heard["F"] + self._heard["B"]).tolist()
             judged = math.sqrt(squares * self.stages / known)
         factor = min(1.0, limit / (judged + _EPS))
-        if factor < 1.0:
-            torch._foreach_mul_(list(gradients), factor)
+        if factor < 1.0 and gradients:  # a stage without weights has none
+            torch._foreach_mul_(gradients, factor)
         return factor, judged

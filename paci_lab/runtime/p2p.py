@@ -250,9 +250,7 @@ def connect(
     return inboxes, outboxes
 
 
-def agree_on_messages(
-    made: dict[int, Tensor], form: Form, store: dist.Store, schedule: Schedule, rank: int
-) -> None:
+def agree_on_messages(made: dict[int, Tensor], form: Form, store: dist.Store, schedule: Schedule, rank: int) -> None:
     """Check that what every stage really makes is what the next one expects; gloo itself would fill a buffer in part.
 
     Args:
