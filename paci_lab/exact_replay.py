@@ -25,6 +25,9 @@ from paci_lab.trace import Trace, TraceEvent
 
 __all__ = ["Replay", "replay", "turns"]
 
+Message = tuple[Tensor | None, Tensor | None]
+"""The tensor, and the note of clipping that goes with it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
@@ -78,7 +81,7 @@ def replay(spec: TrainSpec) -> Replay:
         cpu, copies = torch.device("cpu"), range(spec.replicas)
         stages = [[Stage(spec, model, data, schedule, s, cpu, replica=r) for r in copies] for s in range(spec.stages)]
         reducers = [_reducers(same) for same in stages]
-        messages: dict[tuple[int, str, int], list[Tensor | None]] = {}  # one per replica
+        messages: dict[tuple[int, str, int], list[Message]] = {}  # one per replica
         records: list[list[list[UpdateRecord]]] = [[[] for _ in copies] for _ in stages]
         events: list[TraceEvent] = []
         evaluations = Evaluations(spec, model, data)
@@ -86,7 +89,7 @@ def replay(spec: TrainSpec) -> Replay:
             for rank, op in round_:
                 stage = stages[op.stage][0]
                 needed = inputs_of(op, spec.stages)[1]
-                received = messages.pop(needed) if needed is not None else [None for _ in copies]
+                received = messages.pop(needed) if needed is not None else [(None, None) for _ in copies]
                 version = stage.version
                 if op.kind == "U":
                     if reducers[op.stage]:
@@ -116,15 +119,20 @@ def _reducers(same: list[Stage]) -> list[Reducer]:
     return [Reducer(stage.optimizer.parameters, len(same)) for stage in same]
 
 
-def _compute(stage: Stage, reducers: list[Reducer], op: Op, received: Tensor | None) -> Tensor | None:
+def _compute(stage: Stage, reducers: list[Reducer], op: Op, received: Message) -> Message:
     """F, B, I or W of one replica."""
+    tensor, note = received
+    link = "F" if op.kind == "F" else "B"
+    stage.clipping.heard(link, note)
     if op.kind == "F":
-        return stage.forward(op.microbatch, received)
-    if op.kind == "I":
-        return stage.input_gradient(op.microbatch, received)
-    window = stage.schedule.window_microbatches(stage.schedule.window_of(op.microbatch))
-    with reducers[stage.replica].backward(len(window)) if reducers else nullcontext():
-        return stage.weight_gradient(op.microbatch) if op.kind == "W" else stage.backward(op.microbatch, received)
+        made = stage.forward(op.microbatch, tensor)
+    elif op.kind == "I":
+        made = stage.input_gradient(op.microbatch, tensor)
+    else:
+        window = stage.schedule.window_microbatches(stage.schedule.window_of(op.microbatch))
+        with reducers[stage.replica].backward(len(window)) if reducers else nullcontext():
+            made = stage.weight_gradient(op.microbatch) if op.kind == "W" else stage.backward(op.microbatch, tensor)
+    return made, stage.clipping.says(link)
 
 
 class Evaluations:

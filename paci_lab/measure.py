@@ -67,12 +67,16 @@ def summarize(run: RunDir) -> dict[str, Any]:
     losses and updates are those of all replicas together. `replica_wait` is the share of the run that a stage waited
     for the gradients of other replicas.
     """
+    from paci_lab.audit import merge_findings
+    from paci_lab.precision import precision_label
     from paci_lab.runtime.rundir import SCHEMA
+    from paci_lab.spikes import loss_spikes
 
     spec = run.spec()
     schedule = spec.build_schedule()
     trace, metrics, validation = run.trace(), run.metrics(), run.validation()
-    ends = [rows[-1] for rows in map(run.updates_of, range(schedule.stages)) if rows]
+    made = [run.updates_of(stage) for stage in range(schedule.stages)]
+    ends = [rows[-1] for rows in made if rows]
     wall = max([row["end_ns"] for rank in range(spec.world_size) for row in run.updates(rank)[-1:]], default=0) / 1e9
     updates = len(metrics)
     tokens = metrics[-1]["tokens"] if metrics else 0
@@ -96,7 +100,11 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "seed": spec.seed,
         "device_kind": "cpu-paced" if spec.paced and spec.device == "cpu" else spec.device,
         "backend": spec.backend,
-        "precision": "fp32",
+        "precision": spec.precision,
+        "precision_label": precision_label(spec.precision, recompute=spec.recompute),
+        "recompute": spec.recompute,
+        "clip_norm": spec.clip_norm,
+        "clip": None if spec.clip_norm is None else spec.clip,
         "tokens": tokens,
         "wall_time_s": wall,
         "tokens_per_second": tokens / wall if wall else 0.0,
@@ -109,6 +117,12 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "replica_wait": (trace.waiting_ns("wait-U") / max(trace.makespan_ns, 1)).tolist() if traced else None,
         "weight_copies": [row["weight_copies"] for row in ends],
         "optimizer_bytes": [row["optimizer_bytes"] for row in ends],
+        "version_used": merge_findings([row["version_used"] for rows in made for row in rows if "version_used" in row]),
+        "skipped_updates": [sum(row["skipped"] for row in rows) for rows in made],
+        "clipped_updates": None
+        if spec.clip_norm is None
+        else [sum(row["clipping"][0] < 1 for row in rows if "clipping" in row) for rows in made],
+        "loss_spikes": loss_spikes(metrics, [[row["grad_norm"] for row in rows] for rows in made]),
         "peak_memory_bytes": [row["peak_memory_bytes"] for row in ends],
         # A rank counts them for all of its stages, so its first stage has the count.
         "pace_overruns": [

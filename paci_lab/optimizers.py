@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from paci_lab.errors import InputError
 from paci_lab.models import is_hidden
@@ -41,6 +41,10 @@ class Optimizer:
         """Drop all gradients, so that the next backward writes instead of adding."""
         for parameter in self.parameters:
             parameter.grad = None
+
+    def in_full(self, tensor: Tensor) -> Tensor:
+        """`tensor` in the precision that is stepped: itself, unless it is a parameter that has a master."""
+        return tensor
 
     def scale_learning_rate(self, factor: float) -> None:
         """Set every group's learning rate to its initial one times ``factor``."""

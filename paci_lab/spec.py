@@ -76,6 +76,7 @@ _CHECKS: dict[str, tuple[Any, str, str]] = {
         "milliseconds from 0 to 1e9, one number or a list with one per stage",
         "use 0 to let the stage run at its own speed",
     ),
+    "optional norm": (_optional(_number(0, open_low=True)), "a norm above 0", "try 1.0, or leave it out for none"),
     "optional loss": (_optional(_number(0, open_low=True)), "a loss above 0", "leave it out to train to the end"),
     "text": (lambda v: isinstance(v, str) and v != "", "a name", "see --help for the names"),
     "options": (lambda v: isinstance(v, Mapping), "a table of options", "write it as { name = value }"),
@@ -89,6 +90,16 @@ _CHECKS: dict[str, tuple[Any, str, str]] = {
     "backend": (_one_of("auto", "gloo", "nccl"), "auto | gloo | nccl", "use auto"),
     "lr schedule": (_one_of("cosine", "constant"), "cosine | constant", "use cosine"),
     "implementation": (_one_of("foreach", "forloop", "fused"), "foreach | forloop | fused", "use foreach"),
+    "precision": (
+        _one_of("fp32", "bf16", "autocast"),
+        "fp32 | bf16 | autocast",
+        "use bf16, which keeps fp32 masters of its weights",
+    ),
+    "clip": (
+        _one_of("stage", "lagged"),
+        "stage | lagged: the exact norm of all stages would need a flush before every update",
+        "use lagged",
+    ),
     "evaluate": (_one_of("during", "after"), "during | after", "use after when every core computes"),
 }
 
@@ -151,6 +162,19 @@ class TrainSpec:
     warmup: float = _field(0.01, "share", "share of the run's tokens in which the learning rate rises linearly")
     final_learning_rate: float = _field(0.1, "share", "end of the cosine, as a share of the peak")
 
+    clip_norm: float | None = _field(
+        None, "optional norm", "clip gradients to this norm without synchronising stages (default: no clipping)"
+    )
+    clip: str = _field(
+        "stage", "clip", "how: stage (each by its own norm, to clip_norm / sqrt(stages)) or lagged (by the norm of all)"
+    )
+
+    precision: str = _field(
+        "fp32", "precision", "fp32, bf16 (with fp32 masters), or autocast (which hides a stash of the weights)"
+    )
+    recompute: bool = _field(
+        False, "switch", "keep only a stage's input between forward and backward, and run its forward again there"
+    )
     seed: int = _field(0, "count or none", "seed of weights, batches and dropout")
     device: str = _field("auto", "device", "auto takes GPUs when there are any")
     backend: str = _field("auto", "backend", "auto: nccl with a GPU per rank, gloo otherwise")

@@ -34,7 +34,7 @@ __all__ = ["SchedulePACI"]
 class SchedulePACI(PipelineScheduleSingle):
     """1F1B that never flushes: every stage steps its own optimizer after each window of micro-batches.
 
-    It uses underscored parts of torch's pipelining module. Tested with torch 2.12.1, 2.13.0 and 2.14.1: `make test-torch`.
+    It uses underscored parts of torch's pipelining module: tested with 2.12.1, 2.13.0 and 2.14.1 (`make test-torch`).
 
     Args:
         stage, n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec, scale_grads: as in

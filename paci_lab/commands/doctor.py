@@ -9,21 +9,43 @@ import platform
 import tempfile
 from collections.abc import Callable
 
-from paci_lab.commands.common import add_json_argument, console, write_figures
+from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
+from paci_lab.errors import InputError
 from paci_lab.spec import TrainSpec
 
 HELP = "check that this machine can run everything: torch, version guard, backends, GPUs, notebook widgets"
-EXAMPLE = "paci-lab doctor"
+EXAMPLE = "paci-lab doctor --audit"
 
 Finding = tuple[str, str]
 """("ok" | "note" | "problem", what was found)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the version audit, in place of the checks")
+    group.add_argument(
+        "--audit",
+        action="store_true",
+        help="measure which version of the weights a backward uses, for each kind of weight",
+    )
+    for flag, text in _AUDITED.items():
+        group.add_argument(f"--{flag}", metavar="X", help=text)
+    group.add_argument("--recompute", action="store_true", help="with activations recomputed in the backward")
     add_json_argument(parser)
 
 
+_AUDITED = {
+    "model": "its model (default femto)",
+    "schedule": "its schedule (default paci)",
+    "precision": "one precision (default: all, side by side)",
+}
+
+
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.audit:
+        return _audit(arguments)
+    for flag in (*_AUDITED, "recompute"):
+        if value := getattr(arguments, flag):
+            raise InputError(f"--{flag}", value, "nothing without --audit", "add --audit")
     screen = console()
     found: dict[str, Finding] = {}
     for name, check in CHECKS.items():
@@ -38,6 +60,41 @@ def run(arguments: argparse.Namespace) -> int:
         screen.print(text, markup=False)
     write_figures(arguments.json, {name: {"state": state, "found": text} for name, (state, text) in found.items()})
     return 1 if any(state == "problem" for state, _ in found.values()) else 0
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    from paci_lab.audit import audit
+    from paci_lab.models import build_model
+    from paci_lab.partition import even_partition
+
+    model, schedule = arguments.model or "femto", arguments.schedule or "paci"
+    spec = TrainSpec(
+        model=model,
+        schedule=schedule,
+        stages=2,
+        window=2,
+        updates=4,
+        microbatch_size=1,
+        device="cpu",
+        recompute=arguments.recompute,
+        partition=even_partition(build_model(model).layers, 2),
+    )
+    asked = [arguments.precision] if arguments.precision else ["fp32", "bf16", "autocast"]
+    found = {precision: audit(spec.replace(precision=precision)) for precision in asked}
+    gap = spec.build_schedule().gap_bound(0)
+    print_table(
+        f"Which weights a backward uses: {model}, {schedule}, 2 stages" + (", recomputed" * arguments.recompute),
+        ["kind of weight", *asked],
+        [(kind, *(found[precision][kind] for precision in asked)) for kind in found[asked[0]]],
+        notes=[
+            "current: as it is at the moment of the backward. forward's: a copy from the forward.",
+            "not used: does not enter the backward, as a bias. Measured with an update between forward and backward"
+            + ("." if gap else f", which {schedule} never has: its two are the same."),
+        ],
+    )
+    figures = {"model": model, "schedule": schedule, "recompute": arguments.recompute, "gap_bound": gap}
+    write_figures(arguments.json, {**figures, "version_used": found})
+    return 0
 
 
 def _python() -> Finding:

@@ -7,6 +7,7 @@ from typing import Any
 
 from paci_lab.commands.common import console, print_table
 from paci_lab.dry_run import dry_run
+from paci_lab.precision import precision_label
 from paci_lab.spec import TrainSpec
 
 __all__ = ["print_dry_run"]
@@ -23,7 +24,7 @@ def print_dry_run(spec: TrainSpec) -> dict[str, Any]:
             f"{stage.work:.1%}",
             _size(stage.weights + stage.gradients),
             "not known" if stage.optimizer is None else _size(stage.optimizer),
-            f"{stage.held} x {_size(stage.activations / stage.held)}",
+            f"{stage.held} x {_size(stage.activation)}" + (f" + {_size(stage.rebuilt)}" if stage.rebuilt else ""),
             _size(stage.bytes),
             str(stage.gap),
         )
@@ -33,7 +34,11 @@ def print_dry_run(spec: TrainSpec) -> dict[str, Any]:
         f"{spec.model}, {spec.schedule}, {spec.stages} stages, window {spec.window}: estimated, nothing was started",
         ["stage", "layers", "parameters", "work", "weights, gradients", "optimizer", "activations", "memory", "gap"],
         rows,
-        notes=["float32, no recomputation; work from the sizes of matrices. gap: most updates between F and B."],
+        notes=[
+            f"{precision_label(spec.precision, recompute=spec.recompute)}; "
+            + ("only inputs kept and one micro-batch rebuilt at a time" if spec.recompute else "no recomputation")
+            + "; work from the sizes of matrices. gap: most updates between F and B."
+        ],
     )
     per_update = spec.window * spec.microbatch_size * spec.replicas
     say = console().print
@@ -49,11 +54,14 @@ def print_dry_run(spec: TrainSpec) -> dict[str, Any]:
     if spec.schedule != "1f1b":
         say(
             f"throughput    {found.against_flush:.2f} times that of 1F1B-flush with m = {spec.window}, simulated with "
-            "this partition, B = 2F and messages that take no time"
+            f"this partition, B = {3 if spec.recompute else 2}F and messages that take no time"
         )
     return {
         "spec": spec.to_dict(),
-        "stages": [{**dataclasses.asdict(stage), "bytes": stage.bytes} for stage in found.stages],
+        "stages": [
+            {**dataclasses.asdict(stage), "activations": stage.activations, "bytes": stage.bytes}
+            for stage in found.stages
+        ],
         "parameters": found.parameters,
         "tokens": found.tokens,
         "disk_bytes": found.disk_bytes,

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from paci_lab.commands.common import console
+from paci_lab.commands.remarks import remarks
 from paci_lab.errors import InputError
 from paci_lab.runtime.launch import open_run
 
@@ -36,8 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
             raise InputError(
                 "run directory", run.path, "a run with a trace", "train with trace = true, or wait for its first update"
             )
-        traces.append((f"{run.spec.schedule}, window {run.spec.window} ({run.path.name})", trace))
-        if run.dir.result() is None:
+        stash = (
+            ", autocast: a hidden weight stash" if run.spec.precision == "autocast" and not run.spec.recompute else ""
+        )
+        traces.append((f"{run.spec.schedule}, window {run.spec.window}{stash} ({run.path.name})", trace))
+        result = run.dir.result()
+        for remark in remarks(result or {}):
+            screen.print(f"{run.path.name}: {remark}", markup=False)
+        if result is None:
             reason = (run.dir.failure() or {}).get("message", "it is still going, or was killed")
             screen.print(f"{run.path} has no result: {reason}. Shown is what it wrote.")
     page = Path(arguments.html) if arguments.html else runs[0].path / "gantt.html"

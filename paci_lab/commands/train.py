@@ -17,6 +17,7 @@ from paci_lab.commands.common import (
     write_figures,
 )
 from paci_lab.commands.dry import print_dry_run
+from paci_lab.commands.remarks import remarks, versions_text
 from paci_lab.errors import InputError
 from paci_lab.runtime.launch import Run, launch
 from paci_lab.runtime.rundir import LineTail
@@ -91,6 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{result['best_val_loss']:.4f}, {result['best_val_loss'] - result['target_loss']:.4f} above it. "
             "Train longer with --updates, or raise --target-loss."
         )
+    for remark in remarks(result):
+        screen.print(remark, style="yellow", markup=False)
     screen.print(f"See it: paci-lab show {started.path}", style="dim")
     write_figures(arguments.json, result)
     return 0
@@ -158,11 +161,16 @@ def result_table(result: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("version gap, max per stage", per_stage(result["version_gap_max"], "d")),
         ("in flight, peak per stage", per_stage(result["in_flight_peak"], "d")),
-        ("copies of the weights", per_stage(result["weight_copies"], "g")),
+        ("precision", result["precision_label"]),
+        ("copies of the weights", per_stage(result["weight_copies"], ".3g")),
+        ("weights in a backward", versions_text(result["version_used"])),
         ("peak memory per rank", "  ".join(f"{b / 2**20:,.0f} MiB" for b in result["peak_memory_bytes"])),
     ]
     if result["replicas"] > 1:
         lines.append(("waiting for replicas", per_stage(result["replica_wait"], ".1%")))
+    if result["clipped_updates"] is not None:
+        rule = f"to norm {result['clip_norm']:g}, rule {result['clip']}"
+        lines.append(("clipped updates per stage", f"{per_stage(result['clipped_updates'], 'd')}  ({rule})"))
     if result["reached"]:
         lines.append(
             (

@@ -136,7 +136,9 @@ class Agent:
             {
                 **when,
                 "train_loss": sum(parts[replica] for replica in sorted(parts)),
-                "grad_norm": sum(row["grad_norm"] ** 2 for row in first) ** 0.5,
+                "grad_norm": None
+                if any(row["skipped"] for row in first)
+                else sum(row["grad_norm"] ** 2 for row in first) ** 0.5,
                 "learning_rate": rows[0]["learning_rate"],
             }
         )

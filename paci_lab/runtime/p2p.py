@@ -8,17 +8,19 @@ own: on a shared one a receive posted ahead would stand in the same queue as the
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paci_lab.runtime.clipping import NOTE_BYTES
 from paci_lab.schedules import Schedule
 
-__all__ = ["Inbox", "LocalLink", "Outbox", "PeerLost", "agree_on_messages", "connect"]
+__all__ = ["Form", "Inbox", "LocalLink", "Outbox", "PeerLost", "agree_on_messages", "connect"]
 
 AHEAD = 2
 """Receives posted before they are needed: one being filled while one waits to be used."""
@@ -26,6 +28,38 @@ AHEAD = 2
 
 class PeerLost(ConnectionError):
     """The rank at the other end is gone, or the connection to it."""
+
+
+class Form(NamedTuple):
+    """What every message of a run looks like.
+
+    Args:
+        shape, dtype: of its tensor.
+        notes: it carries a note of lagged clipping behind the tensor, in the same buffer.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    notes: bool = False
+
+    @property
+    def numbers(self) -> int:
+        """Of the buffer, in `dtype`."""
+        return math.prod(self.shape) + (NOTE_BYTES // self.dtype.itemsize if self.notes else 0)
+
+    def pack(self, message: Tensor, note: Tensor | None) -> Tensor:
+        """The buffer to send."""
+        if note is None:
+            return message.contiguous()
+        return torch.cat([message.flatten(), note.view(self.dtype)])
+
+    def unpack(self, buffer: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(tensor, note) in a received buffer; the tensor lies in it."""
+        if not self.notes:
+            return buffer.view(self.shape), None
+        numbers = math.prod(self.shape)
+        # Cloned first: in bfloat16 the note need not lie where float32 may.
+        return buffer[:numbers].view(self.shape), buffer[numbers:].clone().view(torch.float32)
 
 
 def _guarded(peer: int, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -41,24 +75,28 @@ class Inbox:
     Args:
         peer: rank that sends.
         tag: of the link, the same at both ends.
-        shape, device: of every message, float32.
+        form, device: of every message.
         count: messages that will come in all.
         staged: receive into host memory and copy to the device, for gloo with GPUs.
         group: process group, the default one when None.
+
+    Attributes:
+        note: what the message taken last carried beside its tensor; None when messages carry nothing.
     """
 
     def __init__(
         self,
         peer: int,
         tag: int,
-        shape: tuple[int, ...],
+        form: Form,
         device: torch.device,
         count: int,
         *,
         staged: bool,
         group: dist.ProcessGroup | None,
     ) -> None:
-        self.peer, self.tag, self.shape, self.device, self.staged, self.group = peer, tag, shape, device, staged, group
+        self.peer, self.tag, self.form, self.device, self.staged, self.group = peer, tag, form, device, staged, group
+        self.note: Tensor | None = None
         self.unposted = count
         self.free: list[Tensor] = []
         self.posted: deque[tuple[Tensor, dist.Work]] = deque()
@@ -70,7 +108,12 @@ class Inbox:
             buffer = (
                 self.free.pop()
                 if self.free
-                else torch.empty(self.shape, device="cpu" if self.staged else self.device, pin_memory=self.staged)
+                else torch.empty(
+                    self.form.numbers,
+                    dtype=self.form.dtype,
+                    device="cpu" if self.staged else self.device,
+                    pin_memory=self.staged,
+                )
             )
             work = _guarded(self.peer, dist.irecv, buffer, self.peer, group=self.group, tag=self.tag)
             self.posted.append((buffer, work))
@@ -82,16 +125,15 @@ class Inbox:
         buffer, work = self.posted.popleft()
         _guarded(self.peer, work.wait)  # on NCCL this makes the stream wait, not the host
         if self.staged:
-            message = buffer.to(self.device)
             self.free.append(buffer)
-        else:
-            message = buffer
+            buffer = buffer.to(self.device)
+        message, self.note = self.form.unpack(buffer)
         return message
 
     def give_back(self, message: Tensor) -> None:
         """Reuse the memory of `message` for a later receive."""
         if not self.staged:
-            self.free.append(message)
+            self.free.append(message.as_strided((self.form.numbers,), (1,), 0))
 
 
 class Outbox:
@@ -106,31 +148,32 @@ class Outbox:
         self,
         peer: int,
         tag: int,
-        shape: tuple[int, ...],
+        form: Form,
         in_flight: int,
         *,
         staged: bool,
         group: dist.ProcessGroup | None,
     ) -> None:
-        self.peer, self.tag, self.shape, self.in_flight, self.staged, self.group = (
+        self.peer, self.tag, self.form, self.in_flight, self.staged, self.group = (
             peer,
             tag,
-            shape,
+            form,
             in_flight,
             staged,
             group,
         )
         self.sent: deque[tuple[Tensor, dist.Work]] = deque()
 
-    def send(self, message: Tensor) -> None:
+    def send(self, message: Tensor, note: Tensor | None = None) -> None:
         """Send without waiting for the receiver. `message` must not be changed afterwards."""
-        if tuple(message.shape) != self.shape or message.dtype != torch.float32:
+        if tuple(message.shape) != self.form.shape or message.dtype != self.form.dtype:
             raise ValueError(
-                f"message of shape {tuple(message.shape)} and {message.dtype}, agreed were {self.shape} and float32"
+                f"message of shape {tuple(message.shape)} and {message.dtype}, agreed were {self.form.shape} and "
+                f"{self.form.dtype}"
             )
+        message = self.form.pack(message, note)
         if self.staged:
             message = message.cpu()
-        message = message.contiguous()
         work = _guarded(self.peer, dist.isend, message, self.peer, group=self.group, tag=self.tag)
         self.sent.append((message, work))
         while len(self.sent) > self.in_flight + AHEAD:
@@ -150,13 +193,15 @@ class LocalLink:
     """Both ends of a link between two stages of one rank: a message is the tensor itself."""
 
     def __init__(self) -> None:
-        self.sent: deque[Tensor] = deque()
+        self.sent: deque[tuple[Tensor, Tensor | None]] = deque()
+        self.note: Tensor | None = None
 
-    def send(self, message: Tensor) -> None:
-        self.sent.append(message)
+    def send(self, message: Tensor, note: Tensor | None = None) -> None:
+        self.sent.append((message, note))
 
     def take(self) -> Tensor:
-        return self.sent.popleft()
+        message, self.note = self.sent.popleft()
+        return message
 
     def post(self) -> None:
         """Nothing to receive into."""
@@ -171,7 +216,7 @@ class LocalLink:
 def connect(
     schedule: Schedule,
     rank: int,
-    shape: tuple[int, ...],
+    form: Form,
     device: torch.device,
     backend: str,
     replicas: int = 1,
@@ -195,7 +240,7 @@ def connect(
             tag = 2 * stage + (kind == "B")
             if rank == sender:
                 outboxes[source, kind] = Outbox(
-                    receiver, tag, shape, schedule.in_flight(stage), staged=staged, group=group
+                    receiver, tag, form, schedule.in_flight(stage), staged=staged, group=group
                 )
                 if group is not None:
                     dist.send(torch.zeros(1, device=device), receiver, group=group)  # build the communicator now
@@ -203,26 +248,29 @@ def connect(
                 if group is not None:
                     dist.recv(torch.zeros(1, device=device), sender, group=group)
                 inboxes[target, kind] = Inbox(
-                    sender, tag, shape, device, schedule.microbatches, staged=staged, group=group
+                    sender, tag, form, device, schedule.microbatches, staged=staged, group=group
                 )
     return inboxes, outboxes
 
 
-def agree_on_messages(
-    shapes: dict[int, tuple[int, ...]], boundary: tuple[int, ...], store: dist.Store, schedule: Schedule, rank: int
-) -> None:
+def agree_on_messages(made: dict[int, Tensor], form: Form, store: dist.Store, schedule: Schedule, rank: int) -> None:
     """Check that what every stage really makes is what the next one expects; gloo itself would fill a buffer in part.
 
     Args:
-        shapes: the shape that each stage of this rank was seen to make.
-        boundary: the shape that the model promises.
+        made: what each stage of this rank was seen to make.
+        form: what the model and the precision promise.
     """
-    for stage, shape in shapes.items():
-        store.set(f"shape/{stage}", repr(tuple(shape)))
+
+    def words(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+        return f"{tuple(shape)} in {str(dtype).removeprefix('torch.')}"
+
+    for stage, output in made.items():
+        store.set(f"shape/{stage}", words(output.shape, output.dtype))
+    expected = words(form.shape, form.dtype)
     for stage in schedule.stages_of(rank):
         if stage > 0:
             there = store.get(f"shape/{stage - 1}").decode()
-            if there != repr(tuple(boundary)):
+            if there != expected:
                 raise ValueError(
-                    f"stage {stage - 1} makes activations of shape {there}, stage {stage} expects {tuple(boundary)}"
+                    f"stage {stage - 1} makes activations of shape {there}, stage {stage} expects {expected}"
                 )

@@ -116,13 +116,14 @@ class Bucket:
 
     def __init__(self, parameters: Sequence[nn.Parameter], replicas: int) -> None:
         self.parameters = list(parameters)
-        aligned = _ALIGNED_BYTES // parameters[0].element_size()
+        dtype = _gradient_dtype(parameters[0])
+        aligned = _ALIGNED_BYTES // dtype.itemsize
         starts, size = [], 0
         for parameter in parameters:
             starts.append(size)
             size += -(-parameter.numel() // aligned) * aligned
         size = -(-size // (aligned * replicas)) * aligned * replicas
-        self.flat = torch.zeros(size, dtype=parameters[0].dtype, device=parameters[0].device)
+        self.flat = torch.zeros(size, dtype=dtype, device=parameters[0].device)
         self.gradients = [
             self.flat[start : start + parameter.numel()].view(parameter.shape)
             for start, parameter in zip(starts, parameters, strict=True)
@@ -135,15 +136,19 @@ class Bucket:
             parameter.grad = gradient
 
 
+def _gradient_dtype(parameter: nn.Parameter) -> torch.dtype:
+    return parameter.grad_dtype or parameter.dtype  # a bfloat16 weight has a float32 gradient
+
+
 def buckets_of(parameters: Sequence[nn.Parameter], replicas: int, bucket_bytes: int) -> list[Bucket]:
     """Buckets of one dtype each, the last parameters first: a backward finishes them in about this order."""
     groups: list[list[nn.Parameter]] = []
     size = 0
     for parameter in reversed([parameter for parameter in parameters if parameter.requires_grad]):
-        size += parameter.numel() * parameter.element_size()
-        if not groups or size > bucket_bytes or parameter.dtype != groups[-1][0].dtype:
+        size += parameter.numel() * _gradient_dtype(parameter).itemsize
+        if not groups or size > bucket_bytes or _gradient_dtype(parameter) != _gradient_dtype(groups[-1][0]):
             groups.append([])
-            size = parameter.numel() * parameter.element_size()
+            size = parameter.numel() * _gradient_dtype(parameter).itemsize
         groups[-1].append(parameter)
     return [Bucket(group, replicas) for group in groups]
 

@@ -54,7 +54,7 @@ class ShardedOptimizer(Optimizer):
         self, own: Optimizer, parameters: Sequence[nn.Parameter], owners: Sequence[int], group: ReplicaGroup
     ) -> None:
         super().__init__(parameters, own.inner)
-        self.group = group
+        self.own, self.group = own, group
         self.packets: list[tuple[int, list[nn.Parameter]]] = []  # owner, what it hands out in one message
         for replica in range(group.replicas):
             size = BUCKET_BYTES
@@ -68,7 +68,7 @@ class ShardedOptimizer(Optimizer):
                 size += parameter.numel() * parameter.element_size()
 
     def step(self) -> None:
-        super().step()
+        self.own.step()
         for owner, members in self.packets:  # one after the other: only one copy is there at a time
             flat = torch.cat([parameter.detach().flatten() for parameter in members])
             self.group.start(partial(self.group.hand_out, flat, owner))()

@@ -31,6 +31,9 @@ class LiveWeights:
     def forward(self, microbatch: int) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
+    def again(self, microbatch: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def release(self, microbatch: int) -> None:
         pass
 
@@ -62,10 +65,16 @@ class KeptVersions:
         self.kept_share = 0.0
         self._own = sum(parameter.numel() for parameter in parameters)
 
-    @contextmanager
-    def forward(self, microbatch: int) -> Iterator[None]:
+    def forward(self, microbatch: int) -> contextlib.AbstractContextManager[None]:
         """Run the block, a forward of `microbatch`, on its version of the weights."""
-        version = self.needed.forward(microbatch)
+        return self._on(self.needed.forward(microbatch))
+
+    def again(self, microbatch: int) -> contextlib.AbstractContextManager[None]:
+        """Run the block, a second forward of `microbatch`, on the version that its first one used."""
+        return self._on(self.needed.used[microbatch])
+
+    @contextmanager
+    def _on(self, version: int) -> Iterator[None]:
         values = self._values(version)
         number_of = {value.untyped_storage().data_ptr(): number for number, value in enumerate(values)}
 

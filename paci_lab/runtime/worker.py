@@ -17,12 +17,14 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
+from paci_lab.audit import audit_stage
 from paci_lab.data import open_data
 from paci_lab.measure import evaluation_due
 from paci_lab.models import build_model
+from paci_lab.precision import message_dtype
 from paci_lab.runtime.clock import HostClocks
 from paci_lab.runtime.guard import self_test
-from paci_lab.runtime.p2p import PeerLost, agree_on_messages, connect
+from paci_lab.runtime.p2p import Form, PeerLost, agree_on_messages, connect
 from paci_lab.runtime.recorder import Recorder, read_now
 from paci_lab.runtime.replicas import Reducer, ReplicaGroup
 from paci_lab.runtime.rundir import RunDir, write_json
@@ -88,12 +90,16 @@ class Worker:
             for s in self.schedule.stages_of(self.place)
         }
         self.paces = {s: spec.pace_ns(s) for s in self.stages}
-        boundary = model.boundary_shape(spec.microbatch_size)
-        made = {s: tuple(stage.warm_up().shape) for s, stage in self.stages.items()}
+        notes = any(stage.clipping.carries_notes for stage in self.stages.values())
+        form = Form(model.boundary_shape(spec.microbatch_size), message_dtype(spec.precision), notes)
+        made = {s: stage.warm_up() for s, stage in self.stages.items()}
+        self.version_used = {s: audit_stage(stage) for s, stage in self.stages.items()}
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)  # what the audit took is no part of the run
         own_store = dist.PrefixStore(f"replica/{self.replica}", store)
-        agree_on_messages(made, boundary, own_store, self.schedule, self.place)
+        agree_on_messages(made, form, own_store, self.schedule, self.place)
         self.inboxes, self.outboxes = connect(
-            self.schedule, rank, boundary, self.device, spec.backend, replicas=spec.replicas
+            self.schedule, rank, form, self.device, spec.backend, replicas=spec.replicas
         )
         self.reducers = {  # after the warm-up, whose backward is none of a window's
             s: Reducer(stage.optimizer.parameters, spec.replicas, group, early=stage.split is None)
@@ -137,6 +143,8 @@ class Worker:
         link = (op.stage, "B" if op.kind == "I" else op.kind)
         inbox, outbox = self.inboxes.get(link), self.outboxes.get(link)
         received = self.receive(stage, op, inbox) if inbox else None
+        if inbox is not None:
+            stage.clipping.heard(link[1], inbox.note)
         version, update = stage.version, self.schedule.window_of(op.microbatch)
 
         def done(start_ns: int, end_ns: int) -> None:
@@ -170,7 +178,7 @@ class Worker:
                 self.inboxes[op.stage, "F"].give_back(activation.detach())
         operation = self.timer.stop(started, pace_ns)
         if outbox is not None:
-            outbox.send(result)  # first of all: somebody is waiting for it
+            outbox.send(result, stage.clipping.says(link[1]))  # first of all: somebody is waiting for it
         if inbox is not None:
             inbox.post()
         self.timer.report(operation, done)
@@ -248,11 +256,14 @@ class Worker:
                 "grad_norm": record.grad_norm,
                 "train_loss": record.train_loss,
                 "losses": record.losses,
+                "skipped": record.skipped,
+                **({"clipping": record.clipping} if record.clipping else {}),
                 "snapshot": snapshot,
                 "peak_memory_bytes": _peak_memory(self.device),
                 "pace_overruns": self.timer.overruns,
                 "weight_copies": stage.weight_copies,
                 "optimizer_bytes": stage.optimizer_bytes,
+                **({"version_used": self.version_used.pop(stage.stage)} if stage.stage in self.version_used else {}),
             }
         )
 
