@@ -294,6 +294,18 @@ class Recording:
         self.sums.append(flat.clone())
 
 
+def test_replicas_share_out_masters_of_bf16_weights(tmp_path):
+    spec = tiny(
+        stages=2, window=2, updates=3, replicas=2, precision="bf16", clip_norm=0.5, clip="lagged", partition=[2, 4]
+    )
+    sharded = run_to_end(spec.replace(shard_optimizer=True), tmp_path / "run")
+    expected = paci_lab.replay(spec)
+    assert sharded.dir.losses() == expected.losses
+    # No replica has all masters, so what it saves is what it computes with.
+    rounded = {name: tensor.to(torch.bfloat16) for name, tensor in expected.parameters.items()}
+    assert same(sharded.dir.parameters(), rounded)
+
+
 def three_layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False), nn.Linear(16, 1, bias=False))
 
