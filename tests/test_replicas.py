@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from functools import partial
 from pathlib import Path
 
@@ -391,12 +390,10 @@ def test_a_killed_rank_of_another_replica_ends_the_run_and_is_named(tmp_path):
         tiny(stages=2, replicas=2, window=2, updates=100_000, pace_forward_ms=2, pace_backward_ms=4), tmp_path / "run"
     )
     wait_until(lambda: len(run.dir.metrics()) > 2 or not run.running, what="the steady state")
-    since = time.monotonic()
     kill([pid_of(run.path, "rank2")])
     with pytest.raises(RunFailed) as failed:
         run.wait(60)
     wait_until(lambda: not processes_of(run.path), timeout_s=10, what="the end of every process")
-    assert time.monotonic() - since < 10
     assert str(failed.value).startswith("rank 2 (replica 1, stage 0) failed in operation 0")
     failure = run.dir.failure()
     assert (failure["rank"], failure["replica"], failure["stage"]) == (2, 1, 0)
