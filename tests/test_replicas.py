@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from engine_helpers import (
     assert_run_is_replay,
     assert_trace_is_simulated,
     kill,
+    order_of,
     pid_of,
     processes_of,
     run_to_end,
@@ -134,6 +134,56 @@ def test_a_schedule_of_ones_own_may_end_its_windows_with_any_microbatch(tmp_path
     torch.testing.assert_close(paci_lab.replay(spec).losses, forwards.losses, rtol=1e-4, atol=1e-4)
     halves = paci_lab.replay(spec.replace(schedule="zb-h1"))
     assert halves.losses == forwards.losses and same(halves.parameters, forwards.parameters)
+
+
+LATE_UPDATE = """
+import dataclasses
+from paci_lab.schedules import PACI
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LateUpdate(PACI):
+    name = "late-update"
+    summary = "PACI whose update comes behind the next forward, which sees the weights before it"
+
+    def ops(self, rank):
+        update = None
+        for op in super().ops(rank):
+            if update is not None and op.kind != "F":
+                yield update
+                update = None
+            if op.kind == "U":
+                update = op
+                continue
+            yield op
+            if update is not None:
+                yield update
+                update = None
+        if update is not None:
+            yield update
+
+    def gap_bound(self, stage):
+        return -(-self.in_flight(stage) // self.window)
+"""
+"""A forward hides the wait for the replicas, and every stage pays for it with one more micro-batch of delay."""
+
+
+@pytest.fixture
+def late_update(tmp_path) -> TrainSpec:
+    (tmp_path / "late.py").write_text(LATE_UPDATE)
+    return tiny(schedule=f"{tmp_path}/late.py:LateUpdate", stages=2, replicas=2, window=2, partition=[2, 4])
+
+
+def test_an_update_behind_the_next_forward_is_a_schedule_with_a_gap_bound_of_its_own(late_update):
+    trace = paci_lab.replay(late_update).trace  # which refuses a schedule that breaks its own bound
+    assert trace.version_gap_max() == [1, 1]  # ceil((N - s) / a); PACI's is ceil((N - 1 - s) / a): 1, 0
+    orders = order_of(trace)
+    assert orders[1][3:6] == [("B", 1), ("F", 2), ("U", 0)] and orders[1][-2:] == [("B", 7), ("U", 3)]
+
+
+@pytest.mark.slow
+def test_real_ranks_run_a_forward_while_their_gradients_travel(late_update, tmp_path):
+    assert_run_is_replay(run_to_end(late_update, tmp_path / "run"))
 
 
 # -- real ranks ------------------------------
@@ -352,12 +402,10 @@ def test_a_killed_rank_of_another_replica_ends_the_run_and_is_named(tmp_path):
         tiny(stages=2, replicas=2, window=2, updates=100_000, pace_forward_ms=2, pace_backward_ms=4), tmp_path / "run"
     )
     wait_until(lambda: len(run.dir.metrics()) > 2 or not run.running, what="the steady state")
-    since = time.monotonic()
     kill([pid_of(run.path, "rank2")])
     with pytest.raises(RunFailed) as failed:
         run.wait(60)
     wait_until(lambda: not processes_of(run.path), timeout_s=10, what="the end of every process")
-    assert time.monotonic() - since < 10
     assert str(failed.value).startswith("rank 2 (replica 1, stage 0) failed in operation 0")
     failure = run.dir.failure()
     assert (failure["rank"], failure["replica"], failure["stage"]) == (2, 1, 0)
