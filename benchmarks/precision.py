@@ -1,4 +1,4 @@
-"""What precision and recomputation cost and give: `python -m benchmarks.precision [--losses 200] [--json FILE]`.
+"""What precision and recomputation cost and give: `python -m benchmarks.precision [--losses 100] [--json FILE]`.
 
 One middle stage of a PACI pipeline in this process: bytes that autograd keeps at most, weights left out; copies of the
 weights; seconds for the forward and the backward of a micro-batch, medians of interleaved rounds with the smallest and
@@ -56,7 +56,7 @@ CASES = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--losses", type=int, default=200, help="updates of the replays (0: none)")
+    parser.add_argument("--losses", type=int, default=100, help="updates of the replays (0: none)")
     add_json_argument(parser)
     asked = parser.parse_args()
     torch.set_num_threads(1)

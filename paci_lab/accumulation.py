@@ -66,11 +66,14 @@ class LocalAccumulation:
         """Step now and start the next window from nothing. Forwards whose backward is still to come stay valid: their
         backward will use the weights as they are then."""
         guarded_step(self.optimizer.step, self.parameters)
-        self.skip()
+        self._next_window()
 
     def skip(self) -> None:
         """Drop the gradient and start the next window: an update that leaves weights and optimizer as they are. It has
         a version number like any other, so that the windows of all stages stay the same micro-batches."""
+        self._next_window()
+
+    def _next_window(self) -> None:
         self.optimizer.zero_grad()
         self.version += 1
         self.pending = 0

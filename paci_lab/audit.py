@@ -9,7 +9,7 @@ same input and the same gradient of its output: once with the weights before the
     forward's  it equals the first: the backward read a copy that was made in the forward
     mixed      neither: the module keeps something else of its forward that depends on its weights
     not used   both are equal: this weight does not enter the backward (a bias; the rows of an embedding)
-    not seen   the module was not called with a tensor in, a tensor out and a gradient
+    not seen   the module was not called, or no gradient came to what it made
 
 Nothing is assumed about how a copy may hide. Autocast's casts are found, and so are the copies of a custom Function
 and of schedules that stash. Factor and guard are undone afterwards: times 1/2 is exact too.
@@ -179,7 +179,7 @@ class _Probe:
     def finding(self, stage: Stage) -> dict[str, str]:
         """What the backward that is over now has used, for each of this module's parameters."""
         kinds = {name: f"{type(self.module).__name__} {name}" for name in self.parameters}
-        if self.call is None or self.given is None:
+        if self.call is None or self.given is None or not self.given.any():
             return dict.fromkeys(kinds.values(), "not seen")
         current = self._alone(stage)
         used = []

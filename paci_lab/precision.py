@@ -75,9 +75,9 @@ class MasterWeights(Optimizer):
             master.grad = parameter.grad
         super().step()
         with torch.no_grad():
-            for parameter, master in zip(self.parameters, self.masters, strict=True):
-                parameter.copy_(master)
-                master.grad = None
+            torch._foreach_copy_(list(self.parameters), list(self.masters))
+        for master in self.masters:
+            master.grad = None
 
     def in_full(self, tensor: Tensor) -> Tensor:
         for parameter, master in zip(self.parameters, self.masters, strict=True):

@@ -122,6 +122,16 @@ def test_a_gradient_that_is_not_finite_skips_the_update_of_its_stage(tmp_path):
     assert any("stage 0: 1 of 5" in remark for remark in remarks(result))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_notes_between_stages_of_one_rank_and_of_two(precision, tmp_path):
+    spec = tiny(
+        schedule="interleaved", stages=4, window=4, partition=[1, 2, 2, 1], clip_norm=0.5, clip="lagged",
+        precision=precision,
+    )  # fmt: skip
+    assert_run_is_replay(run_to_end(spec, tmp_path / "run"))
+
+
 def test_a_skipped_update_leaves_weights_and_optimizer_alone(tmp_path):
     (tmp_path / "poison.py").write_text(POISON)
     base = tiny(

@@ -243,6 +243,8 @@ SAYS = {
         "old weights: True",
         "1 + 0.001 = 1.0",
         "uses the new weights: True",
+        "bf16      Linear: current    LayerNorm: current",
+        "autocast  Linear: forward's  LayerNorm: current",
         "[1.0, 1.0, 1.0, 1.0]",
     ],
 }

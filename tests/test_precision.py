@@ -100,7 +100,7 @@ def test_bf16_is_plain_training_with_masters(optimizer, tmp_path):
     "changes",
     [
         {"precision": "bf16", "recompute": True, "clip_norm": 0.5, "clip": "lagged", "dropout": 0.1},
-        {"precision": "autocast"},
+        pytest.param({"precision": "autocast"}, marks=pytest.mark.slow),
     ],
     ids=["bf16", "autocast"],
 )

@@ -94,6 +94,7 @@ def test_a_loss_is_reported_once_and_is_the_first_forwards():
     assert len(paci_lab.replay(spec).losses) == spec.total_microbatches
 
 
+@pytest.mark.slow
 def test_a_real_run_with_split_backwards_is_its_replay(tmp_path):
     spec = tiny(schedule="zb-h1", stages=2, partition=split_of(2), recompute=True, precision="bf16", dropout=0.1)
     run = run_to_end(spec, tmp_path / "run")
