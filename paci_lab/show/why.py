@@ -67,7 +67,7 @@ class Moments:
         event = self.at(stage, time_ns)
         if event is None:
             return self._outside(stage, time_ns)
-        if event.op in COMPUTE or event.op == "snapshot":
+        if event.op in COMPUTE or event.op in SAVING:
             return f"Stage {stage} {self._work(event)}."
         return f"Stage {stage} is idle: it waits for {self._awaited(event, time_ns)}.{self._reason(event, time_ns)}"
 
@@ -95,6 +95,8 @@ class Moments:
     def _work(self, event: TraceEvent) -> str:
         if event.op == "snapshot":
             return f"saves its weights after update {event.microbatch}, to be evaluated off the clock"
+        if event.op == "checkpoint":
+            return f"saves its part of the checkpoint after update {event.microbatch}"
         if event.op == "U":
             return f"makes update {event.microbatch}: weight version {event.version} becomes {event.version + 1}"
         return f"runs {_short(event)} ({self.versions(event.stage, event.microbatch)})"
@@ -123,7 +125,7 @@ class Moments:
         if there.op.startswith("wait"):
             other = "activation" if there.op == "wait-F" else "gradient"
             return f"{words}{far} waits itself for the {other} of micro-batch {there.microbatch}"
-        doing = "saving weights" if there.op == "snapshot" else f"busy with {_short(there)}"
+        doing = "saving weights" if there.op in SAVING else f"busy with {_short(there)}"
         return f"{words}{far} is still {doing}"
 
     def _reason(self, event: TraceEvent, time_ns: int) -> str:
