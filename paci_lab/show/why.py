@@ -6,7 +6,7 @@ import numpy as np
 
 from paci_lab.schedules import KINDS
 from paci_lab.show.bars import duration_text
-from paci_lab.trace import COMPUTE, OPS, Trace, TraceEvent
+from paci_lab.trace import COMPUTE, OPS, SAVING, Trace, TraceEvent
 
 __all__ = ["Moments", "flushes", "why_idle"]
 
