@@ -63,7 +63,9 @@ class Evaluator:
 def summarize(run: RunDir) -> dict[str, Any]:
     """The content of `result.json`, read off the files of a run whose ranks have ended.
 
-    Lists have one entry per stage; times are seconds since training began, memory is bytes.
+    Lists have one entry per stage; times are seconds since training began, memory is bytes. Of a run that was resumed
+    from a checkpoint, `tokens` and what it took to the target count from the very beginning; `updates`, `wall_time_s`
+    and the speeds are those of this run. Time lost by a restart counts.
     """
     from paci_lab.runtime.rundir import SCHEMA
 
@@ -73,7 +75,9 @@ def summarize(run: RunDir) -> dict[str, Any]:
     ends = [rows[-1] for rows in map(run.updates_of, range(schedule.stages)) if rows]
     wall = max([row["end_ns"] for row in ends], default=0) / 1e9
     updates = len(metrics)
-    tokens = metrics[-1]["tokens"] if metrics else 0
+    origin = run.resumed()
+    tokens_before, time_before = (origin["tokens"], origin["time_s"]) if origin else (0, 0.0)
+    tokens = metrics[-1]["tokens"] if metrics else tokens_before
     hit = next(
         (row for row in validation if spec.target_loss is not None and row["val_loss"] <= spec.target_loss), None
     )
@@ -96,7 +100,7 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "precision": "fp32",
         "tokens": tokens,
         "wall_time_s": wall,
-        "tokens_per_second": tokens / wall if wall else 0.0,
+        "tokens_per_second": (tokens - tokens_before) / wall if wall else 0.0,
         "utilization": utilization,
         "steady_utilization": trace.steady_utilization().tolist() if traced else None,
         "bubble_fraction": trace.bubble_fraction() if traced else None,
@@ -115,8 +119,10 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "best_val_loss": min((row["val_loss"] for row in validation), default=None),
         "target_loss": spec.target_loss,
         "reached": None if spec.target_loss is None else hit is not None,
-        "time_to_target_s": hit["time_s"] if hit else None,
+        "time_to_target_s": hit["time_s"] + time_before if hit else None,
         "updates_to_target": hit["update"] + 1 if hit else None,
         "tokens_to_target": hit["tokens"] if hit else None,
         "seconds_per_update": metrics[-1]["time_s"] / updates if updates else None,
+        "resumed_from": origin,
+        "restarts": len(run.restarts()),
     }

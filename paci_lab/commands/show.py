@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from paci_lab.commands.common import console
+from paci_lab.commands.train import origin_text
 from paci_lab.errors import InputError
 from paci_lab.runtime.launch import open_run
 
@@ -37,6 +38,14 @@ def run(arguments: argparse.Namespace) -> int:
                 "run directory", run.path, "a run with a trace", "train with trace = true, or wait for its first update"
             )
         traces.append((f"{run.spec.schedule}, window {run.spec.window} ({run.path.name})", trace))
+        if (origin := run.dir.resumed()) is not None:
+            screen.print(f"{run.path} was resumed from {origin_text(origin)}.", markup=False, soft_wrap=True)
+        for row in run.dir.restarts():
+            screen.print(
+                f"{run.path} went on from update {row['from_update']} after {row['time_s']:.1f} s: {row['cause']}",
+                markup=False,
+                soft_wrap=True,
+            )
         if run.dir.result() is None:
             reason = (run.dir.failure() or {}).get("message", "it is still going, or was killed")
             screen.print(f"{run.path} has no result: {reason}. Shown is what it wrote.")
