@@ -190,7 +190,9 @@ class Checkpoint:
                 continue
             with safe_open(self.path / name, framework="pt") as file:
                 said = json.loads((file.metadata() or {})["values"])
-                if not values:  # what belongs to no layer: the optimizer's own numbers, those of the first stage of both
+                if (
+                    not values
+                ):  # what belongs to no layer: the optimizer's own numbers, those of the first stage of both
                     values = {**said, "numbers": {}}
                 for key in file.keys():
                     if key.startswith("random/") or _layer_of(key.partition("/")[2]) in layers:
@@ -249,7 +251,9 @@ def _manifest(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("schema"), int):
         raise _damaged(path / _MANIFEST, "it is no manifest")
     if value["schema"] > SCHEMA:
-        raise InputError("checkpoint", path, f"schema {SCHEMA} or older, this one has {value['schema']}", "update paci_lab")
+        raise InputError(
+            "checkpoint", path, f"schema {SCHEMA} or older, this one has {value['schema']}", "update paci_lab"
+        )
     good = (
         all(_is_count(value.get(key)) for key in ("update", "microbatches", "tokens"))
         and isinstance(value.get("time_s"), int | float)

@@ -66,7 +66,7 @@ class Place:
         return cls(*numbers, os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
 
     def job_store(self, *, serve: bool = False) -> dist.Store:
-        """A connection to what all starts of this job share. A blocking call keeps others on it waiting: one a thread."""
+        """A connection to what all starts of this job share. A blocking call keeps others on it waiting: one each."""
         store = dist.TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),

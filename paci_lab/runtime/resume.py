@@ -60,7 +60,10 @@ def check_corpus(run_environment: dict[str, Any], checkpoint: Checkpoint) -> Non
     here = run_environment.get("corpus_sha256")
     if checkpoint.corpus_sha256 not in (None, here):
         raise InputError(
-            "data", checkpoint.spec.data, f"a corpus with the hash {checkpoint.corpus_sha256}", "bring back the same data"
+            "data",
+            checkpoint.spec.data,
+            f"a corpus with the hash {checkpoint.corpus_sha256}",
+            "bring back the same data",
         )
 
 

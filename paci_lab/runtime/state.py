@@ -1,7 +1,7 @@
 """All that a stage is between two updates, as named tensors and plain numbers, and back, bit for bit.
 
-Everything is kept by layer (`layers.<number in the whole model>.<name in the layer>`), so that stages cut elsewhere find
-theirs: weights; what the optimizer keeps for each of them, tensors and numbers apart; and the state of the random
+Everything is kept by layer (`layers.<number in the whole model>.<name in the layer>`), so that stages cut elsewhere
+find theirs: weights; what the optimizer keeps for each of them, tensors and numbers apart; and the state of the random
 numbers, which belongs to a process and comes back only to the same cut.
 """
 
@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["check_savable", "optimizer_state", "restore_optimizer", "restore_stage", "stage_state"]
 
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8)
+_DTYPES = (
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+)
 _DTYPES += (torch.uint8, torch.bool)
 _GIVEN = ("params", "lr")  # of a parameter group: what the run sets, not what the optimizer remembers
 
@@ -65,7 +74,9 @@ def restore_stage(
         or (own[name].shape, own[name].dtype) != (weights[name].shape, weights[name].dtype)
     )
     if unlike:
-        raise InputError("checkpoint", unlike[0], "the weights of the same model", "resume with the model it was made with")
+        raise InputError(
+            "checkpoint", unlike[0], "the weights of the same model", "resume with the model it was made with"
+        )
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(weights[name])

@@ -104,9 +104,7 @@ def launch_torchrun(
 
     path = (Path(run_dir) if run_dir is not None else new_folder(spec)).absolute()
     check_launch(max_restarts, hang_timeout_s)
-    join = torchrun_command(
-        spec, nodes=nodes, rdzv_endpoint=rdzv_endpoint, rdzv_id=rdzv_id, max_restarts=max_restarts
-    )
+    join = torchrun_command(spec, nodes=nodes, rdzv_endpoint=rdzv_endpoint, rdzv_id=rdzv_id, max_restarts=max_restarts)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError("run directory", path, "a new or empty folder", "name another one with --run-dir")
     if resume is not None:

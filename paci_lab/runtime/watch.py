@@ -1,7 +1,7 @@
 """Ranks that are alive and do not go on: stopped, or hanging in an operation.
 
-Every rank says in its `.now` file which operation it is at, and whether it waits there for a message or saves something.
-A rank that waits is not to blame, however long it takes: the one that stands still in its own work is.
+Every rank says in its `.now` file which operation it is at, and whether it waits there for a message or is saving. A
+rank that waits is not to blame, however long it takes: the one that stands still in its own work is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paci_lab.schedules import Schedule
 __all__ = ["HANG_TIMEOUT_S", "Watch"]
 
 HANG_TIMEOUT_S = 60.0
-"""Shortest time in one operation after which a rank counts as hanging: an operation may have to fetch more data once."""
+"""Shortest time in one operation after which a rank counts as hanging: one may have to fetch more data now and then."""
 
 _FIRST_S = 600.0
 """The same while a rank starts, makes its first updates (compilers, downloads) or saves: that may take longer."""

@@ -53,7 +53,7 @@ class Drained(Schedule):
             start = stop
 
     def _first_segments(self) -> list[range]:
-        """One of every length that a segment of this stream has: the first may be cut by `start`, the last by the end."""
+        """One of every length that a segment has: the first may be cut by `start`, the last by the end."""
         last = max(self.start, (self.updates - 1) // self.every * self.every)
         second = (self.start // self.every + 1) * self.every
         found = [range(self.start, min(second, self.updates)), range(last, self.updates)]
