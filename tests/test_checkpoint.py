@@ -162,12 +162,12 @@ def test_paci_goes_on_bit_for_bit(saved, tmp_path, capsys):
     "schedule, optimizer, every",
     [
         ("pipedream", "muon", 2),
-        pytest.param("pipedream-2bw", "nadam", 2, marks=pytest.mark.slow),
-        pytest.param("1f1b", "muon", 2, marks=pytest.mark.slow),
-        pytest.param("zb-h2", "adamw", 2, marks=pytest.mark.slow),
-        pytest.param("paci", "sgd", 3, marks=pytest.mark.slow),
+        ("pipedream-2bw", "nadam", 3),
+        ("1f1b", "muon", 2),
+        ("zb-h2", "adamw", 2),
     ],
 )
+@pytest.mark.slow
 def test_other_schedules_and_optimizers_go_on_bit_for_bit(tmp_path, schedule, optimizer, every):
     changes = SAVED | {"checkpoint_every": every, "window": 3}
     run = run_to_end(tiny(schedule=schedule, stages=3, optimizer=optimizer, **changes), tmp_path / "run")
@@ -183,17 +183,13 @@ def test_several_stages_on_a_rank_go_on_bit_for_bit(tmp_path):
     assert_goes_on(run.spec, run, tmp_path / "again", 3)
 
 
-@pytest.fixture(scope="module")
-def flushed(tmp_path_factory) -> paci_lab.Run:
-    return run_to_end(tiny(schedule="1f1b", stages=2, partition=[2, 4], **SAVED), tmp_path_factory.mktemp("f") / "run")
-
-
 @pytest.mark.parametrize("changes", [{"stages": 4, "partition": split_of(4)}, {"schedule": "gpipe", "stages": 1}])
-def test_a_flush_goes_on_with_the_same_numbers_on_any_stages(flushed, changes):
-    spec = flushed.spec.replace(**{"partition": "auto", **changes})
-    exact = paci_lab.replay(spec, resume=flushed.path / "checkpoints" / "update-000001")
-    assert exact.losses == flushed.dir.losses()[4:]
-    assert_same_tensors(exact.parameters, flushed.dir.parameters())
+def test_a_flush_goes_on_with_the_same_numbers_on_any_stages(saved, changes):
+    spec, begin = saved.spec.replace(schedule="1f1b"), saved.path / "checkpoints" / "update-000001"
+    expected = paci_lab.replay(spec, resume=begin)
+    exact = paci_lab.replay(spec.replace(**{"partition": "auto", **changes}), resume=begin)
+    assert exact.losses == expected.losses != saved.dir.losses()[4:]
+    assert_same_tensors(exact.parameters, expected.parameters)
 
 
 def test_another_cut_of_paci_takes_over_every_layer_as_it_was(saved, tmp_path):
