@@ -121,7 +121,12 @@ def save_file(tensors, path, metadata=None):
 
 
 safetensors.torch.save_file = save_file
-from paci_lab.data.stdlib import open_source as data
+
+
+def data(context, microbatch_size, seed):
+    from paci_lab.data.stdlib import open_source
+
+    return open_source("stdlib", context=context, microbatch_size=microbatch_size, seed=seed)
 """
 
 

@@ -10,7 +10,7 @@ log/rank<r>.log        what that rank printed; log/agent.log, what the agent did
 log/rank<r>.now        the operation that rank is at
 snapshots/update-<u>/  the weights after update u, one safetensors file a stage
 checkpoints/           where the run can go on from: see `checkpoint`
-resumed.json           the checkpoint it began with; restarts.jsonl, its restarts after a failure: see `resume`
+resumed.json           the checkpoint it began with; begun.json, when; restarts.jsonl, its failures: see `resume`
 result.json            written last: its presence means the run ended well
 failure.json           why it did not
 """
