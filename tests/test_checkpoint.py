@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -22,6 +23,8 @@ from paci_lab.runtime.checkpoint import Checkpoint, newest, open_checkpoint
 from paci_lab.runtime.resume import check_corpus
 from paci_lab.runtime.state import optimizer_state, restore_optimizer
 from paci_lab.schedules import build_schedule, drained, validate
+from paci_lab.show.bars import bar_arrays
+from paci_lab.show.why import why_idle
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -361,6 +364,32 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(saved, tmp_path,
     assert checkpoint.update == 3 and len(skipped) == 1
     with pytest.raises(InputError, match=why):
         open_checkpoint(path / "checkpoints" / "update-000005")
+
+
+def test_a_file_that_only_looks_like_ours_is_refused(saved, tmp_path):
+    """Its hash is the one in the manifest, and its header holds something else."""
+    path = copy_of(saved, tmp_path) / "checkpoints" / "update-000005"
+    manifest = json.loads((path / "manifest.json").read_text())
+    for metadata in ({}, {"values": "[1, 2]"}, {"values": '{"numbers": 3, "groups": [], "tokens": 1}'}):
+        save_file(load_file(path / "stage-0.safetensors"), path / "stage-0.safetensors", metadata=metadata)
+        content = (path / "stage-0.safetensors").read_bytes()
+        manifest["files"][0] |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(
+            InputError, match="stage-0.safetensors is not possible: allowed is a file as it was written"
+        ):
+            paci_lab.replay(saved.spec.replace(microbatches=14), resume=path)
+
+
+def test_saving_a_checkpoint_is_drawn_and_explained(saved):
+    trace = saved.trace()
+    words = bar_arrays(trace, trace, origin_ns=0, unit_ns=1e6)["snapshot"]["words"]
+    assert sum("checkpoint saved after update" in text for text in words) == 9
+    event = next(event for event in trace if event.op == "checkpoint")
+    middle = (event.start_ns + event.end_ns) // 2
+    assert (
+        why_idle(trace, event.stage, middle) == f"Stage {event.stage} saves its part of the checkpoint after update 1."
+    )
 
 
 def test_a_checkpoint_holds_nothing_that_is_unpickled(saved):

@@ -21,6 +21,7 @@ from paci_lab.runtime.resume import recover
 from paci_lab.runtime.rundir import LineTail, RunDir
 from paci_lab.runtime.torchrun import launch_torchrun, torchrun_command
 from paci_lab.runtime.watch import Watch
+from paci_lab.show.feed import RunFeed
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds the processes of a run through /proc"),
@@ -273,6 +274,20 @@ def test_a_reader_of_lines_begins_again_when_the_file_was_cut(tmp_path):
     assert [row["n"] for row in tail.rows()] == [0, 10]
 
 
+def test_a_live_view_forgets_what_a_restart_cut_off(stopped, tmp_path):
+    path = Path(shutil.copytree(stopped, tmp_path / "run"))
+    feed = RunFeed(path)
+    while feed.poll():
+        pass
+    shown = len(feed.trace())
+    recover(RunDir(path))
+    while feed.poll():
+        pass
+    run = RunDir(path)
+    assert len(feed.trace()) == len(run.trace()) < shown
+    assert feed.metrics == run.metrics() and feed.validation == run.validation() and feed.problems() == []
+
+
 # -- standing still ------------------------------
 
 
@@ -470,6 +485,25 @@ def test_a_killed_leader_is_started_again_by_torchrun(tmp_path):
     run.wait(120)
     (row,) = run.dir.restarts()
     assert "ended without a word" in row["cause"]
+    assert_undisturbed(run)
+
+
+@pytest.mark.slow
+def test_two_nodes_start_again_together(tmp_path):
+    spec = tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=80)
+    options = {"nodes": 2, "rdzv_endpoint": "127.0.0.1:29475", "rdzv_id": "test", "max_restarts": 1}
+    with open(tmp_path / "join.log", "wb") as log:
+        join = subprocess.Popen(torchrun_command(spec, **options), stdout=log, stderr=log)
+    run = launch_torchrun(spec, tmp_path / "run", **options)
+    try:
+        wait_for_checkpoint(run, 19)
+        kill([pid_of(run.path, "rank1")])
+        run.wait(150)
+    finally:
+        run.stop()
+        join.kill() if join.poll() is None and not run.dir.result() else None
+    assert join.wait(60) == 0, (tmp_path / "join.log").read_text()
+    assert len(run.dir.restarts()) == 1
     assert_undisturbed(run)
 
 

@@ -73,7 +73,7 @@ class Agent:
         hang_timeout_s: float = HANG_TIMEOUT_S,
     ) -> None:
         self.run_dir, self.spec, self.begin, self.restartable = run, run.spec(), begin, restartable
-        self.schedule = self.spec.build_schedule()
+        self.schedule = begin.schedule(self.spec) if begin else self.spec.build_schedule()
         self.children: list[Child] = []
         self.evaluator = self.start(evaluate, [str(run.path)], run.path / "log" / "evaluator.log", fork)
         self.ranks = self.start_ranks(fork)
@@ -170,7 +170,7 @@ class Agent:
             )
         if all(row["snapshot"] for row in rows) and update not in self.judged:
             self.requests.append(when)
-        if all(row["checkpoint"] for row in rows) and (self.begin is None or update > self.begin.update):
+        if all(row["checkpoint"] for row in rows) and update >= self.schedule.first_update:
             files = [row["checkpoint"] for row in sorted(rows, key=lambda row: row["stage"])]
             time_s = self.origin["time_s"] + when["time_s"]
             seal(self.run_dir, self.spec, update, files, tokens=when["tokens"], time_s=time_s)
@@ -246,8 +246,9 @@ class Agent:
 
     def fail(self, failure: dict[str, Any]) -> int:
         self.kill_all()
-        self.gather()
-        remove_unfinished(self.run_dir)  # on a full disk this is the room in which the cause is written down
+        with contextlib.suppress(OSError):  # a full disk, perhaps; what is removed is the room to write down the cause
+            self.gather()
+        remove_unfinished(self.run_dir)
         write_json(self.run_dir.path / "failure.json", failure)
         return 1
 

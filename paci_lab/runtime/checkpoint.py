@@ -35,6 +35,7 @@ __all__ = ["Checkpoint", "checkpoint_due", "newest", "open_checkpoint", "remove_
 SCHEMA = 1
 _MANIFEST = "manifest.json"
 _MOST = 2**62
+_MOST_BYTES = 10**7  # of a manifest
 
 
 def checkpoint_due(spec: TrainSpec, update: int) -> bool:
@@ -179,7 +180,7 @@ class Checkpoint:
         restore_stage(stage, tensors, values, first_update=stage.schedule.first_update, same_cut=same)
 
     def _of_layers(self, layers: range) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
         found: dict[str, Tensor] = {}
         values: dict[str, Any] = {}
@@ -188,16 +189,17 @@ class Checkpoint:
             first, here = first + count, range(first, first + count)
             if not set(here) & set(layers):
                 continue
-            with safe_open(self.path / name, framework="pt") as file:
-                said = json.loads((file.metadata() or {})["values"])
-                if (
-                    not values
-                ):  # what belongs to no layer: the optimizer's own numbers, those of the first stage of both
-                    values = {**said, "numbers": {}}
-                for key in file.keys():
-                    if key.startswith("random/") or _layer_of(key.partition("/")[2]) in layers:
-                        found[key] = file.get_tensor(key)
-            values["numbers"] |= {of: n for of, n in said["numbers"].items() if _layer_of(of) in layers}
+            try:
+                with safe_open(self.path / name, framework="pt") as file:
+                    said = json.loads((file.metadata() or {})["values"])
+                    for key in file.keys():
+                        if key.startswith("random/") or _layer_of(key.partition("/")[2]) in layers:
+                            found[key] = file.get_tensor(key)
+                # What belongs to no layer, the optimizer's own numbers, is that of the first of these stages.
+                values = values or {**said, "numbers": {}}
+                values["numbers"] |= {of: dict(n) for of, n in said["numbers"].items() if _layer_of(of) in layers}
+            except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+                raise _damaged(self.path / name, f"{type(error).__name__}: {error}") from None
         return found, values
 
 
@@ -243,6 +245,8 @@ def _found(run_path: Path) -> list[Path]:
 def _manifest(path: Path) -> dict[str, Any]:
     """Content of the manifest, with every value of the type it must have."""
     try:
+        if (size := (path / _MANIFEST).stat().st_size) > _MOST_BYTES:
+            raise ValueError(f"it has {size:,} bytes")
         value = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise _damaged(path / _MANIFEST, "it is missing") from None

@@ -144,7 +144,7 @@ def restore_optimizer(
     for inner in optimizer.inner:
         for group in inner.param_groups:
             if left:
-                group.update(left.pop(0))
+                group.update({key: value for key, value in left.pop(0).items() if key not in _GIVEN})
             on_device = group.get("fused") or group.get("capturable")
             for parameter in group["params"]:
                 for key, value in kept.get(name_of[id(parameter)], {}).items():
