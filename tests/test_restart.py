@@ -292,7 +292,7 @@ def test_a_live_view_forgets_what_a_restart_cut_off(stopped, tmp_path):
 
 
 def test_a_stopped_rank_is_named_with_a_heartbeat_and_the_run_ends(tmp_path):
-    run = start(tmp_path / "run", updates=100_000, max_restarts=0, hang_timeout_s=2.0)
+    run = start(tmp_path / "run", updates=100_000, max_restarts=0, hang_timeout_s=4.0)
     wait_until(lambda: len(run.dir.metrics()) > 3, what="the steady state")
     kill([pid_of(run.path, "rank2")], signal.SIGSTOP)
     with pytest.raises(RunFailed) as failed:
@@ -309,13 +309,23 @@ def test_a_stopped_rank_is_named_with_a_heartbeat_and_the_run_ends(tmp_path):
 
 @pytest.mark.slow
 def test_a_stopped_rank_starts_again(tmp_path):
-    run = start(tmp_path / "run", hang_timeout_s=2.0)
+    run = start(tmp_path / "run", hang_timeout_s=4.0)
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, "rank0")], signal.SIGSTOP)
     run.wait(60)
     (row,) = run.dir.restarts()
     assert "rank 0 (stage 0) has not gone on for" in row["cause"]
     assert_undisturbed(run)
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_ends_with_a_killed_agent(tmp_path):
+    """No thread of a stopped process can end it: the system does."""
+    run = start(tmp_path / "run", updates=100_000, max_restarts=0)
+    wait_until(lambda: run.dir.metrics(), what="its first update")
+    kill([pid_of(run.path, "rank1")], signal.SIGSTOP)
+    kill([pid_of(run.path, "agent")])
+    wait_until(lambda: not processes_of(run.path), timeout_s=20, what="the end of every process")
 
 
 class Alive:
@@ -464,7 +474,7 @@ def test_torchrun_resumes_and_ends_a_rank_that_stands_still(tmp_path):
     first = start(tmp_path / "first", updates=10, max_restarts=0)
     first.wait(60)
     spec = first.spec.replace(stages=2, partition=[3, 3], microbatches=100)
-    run = launch_torchrun(spec, tmp_path / "run", resume=first.path, max_restarts=1, hang_timeout_s=2.0)
+    run = launch_torchrun(spec, tmp_path / "run", resume=first.path, max_restarts=1, hang_timeout_s=4.0)
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, "rank1")], signal.SIGSTOP)
     assert run.wait(120)["resumed_from"]["update"] == 9

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
+import signal
 import sys
 import threading
 import time
@@ -36,6 +38,8 @@ __all__ = ["PEER_LOST_EXIT", "Worker", "end_with_parent", "main", "perform", "ru
 
 PEER_LOST_EXIT = 3
 """Exit code of a rank that ended because another one did."""
+
+_PR_SET_PDEATHSIG = 1  # of Linux's sys/prctl.h
 
 _WAIT_NS = 100_000
 """A message that is there within this is not waited for: it is the time that asking takes."""
@@ -317,7 +321,11 @@ def _peak_memory(device: torch.device) -> int:
 
 
 def end_with_parent() -> None:
-    """End this process when the agent does, however it ends: its end of the pipe on standard input closes."""
+    """End this process when the agent does, however it ends: its end of the pipe on standard input closes. Where the
+    system offers it, it ends a process that is stopped as well, which no thread of its own can."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         while os.read(0, 4096):
