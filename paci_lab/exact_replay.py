@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,8 +17,10 @@ from torch import Tensor
 from paci_lab.data import open_data
 from paci_lab.measure import Evaluator, evaluation_due
 from paci_lab.models import build_model
+from paci_lab.runtime.checkpoint import open_checkpoint
 from paci_lab.runtime.replicas import Reducer, add_up_here
 from paci_lab.runtime.resolve import resolve
+from paci_lab.runtime.resume import adopt
 from paci_lab.runtime.stage import Stage, UpdateRecord
 from paci_lab.schedules import Op, Schedule, inputs_of
 from paci_lab.spec import TrainSpec
@@ -71,15 +74,23 @@ def turns(schedule: Schedule) -> Iterator[list[tuple[int, Op]]]:
             pending[rank] = next(streams[rank], None)
 
 
-def replay(spec: TrainSpec) -> Replay:
-    """Replay `spec` on the CPU. Raises what `TrainSpec`, `resolve` and the stages raise."""
-    spec = resolve(spec.replace(device="cpu"))
-    schedule = spec.build_schedule()
+def replay(spec: TrainSpec, *, resume: str | Path | None = None) -> Replay:
+    """Replay `spec` on the CPU. Raises what `TrainSpec`, `resolve` and the stages raise.
+
+    Args:
+        spec: the run.
+        resume: the checkpoint, or the run directory with one, from which it goes on.
+    """
+    begin = open_checkpoint(resume)[0] if resume is not None else None
+    spec = resolve((adopt(spec, begin) if begin else spec).replace(device="cpu"))
+    schedule = begin.schedule(spec) if begin else spec.build_schedule()
     model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
     data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
     with cpu_threads(spec.threads):
         cpu, copies = torch.device("cpu"), range(spec.replicas)
         stages = [[Stage(spec, model, data, schedule, s, cpu, replica=r) for r in copies] for s in range(spec.stages)]
+        for stage in (stage for same in stages for stage in same) if begin else ():
+            begin.restore(stage)
         reducers = [_reducers(same) for same in stages]
         messages: dict[tuple[int, str, int], list[Message]] = {}  # one per replica
         records: list[list[list[UpdateRecord]]] = [[[] for _ in copies] for _ in stages]

@@ -65,7 +65,9 @@ def summarize(run: RunDir) -> dict[str, Any]:
 
     Lists have one entry per stage, of replica 0; times are seconds since training began, memory is bytes. Tokens,
     losses and updates are those of all replicas together. `replica_wait` is the share of the run that a stage waited
-    for the gradients of other replicas.
+    for the gradients of other replicas. Of a run that was resumed from a checkpoint, `tokens` and what it took to the
+    target count from the very beginning; `updates`, `wall_time_s` and the speeds are those of this run. Time lost by a
+    restart counts.
     """
     from paci_lab.audit import merge_findings
     from paci_lab.precision import precision_label
@@ -79,7 +81,9 @@ def summarize(run: RunDir) -> dict[str, Any]:
     ends = [rows[-1] for rows in made if rows]
     wall = max([row["end_ns"] for rank in range(spec.world_size) for row in run.updates(rank)[-1:]], default=0) / 1e9
     updates = len(metrics)
-    tokens = metrics[-1]["tokens"] if metrics else 0
+    origin = run.resumed()
+    tokens_before, time_before = (origin["tokens"], origin["time_s"]) if origin else (0, 0.0)
+    tokens = metrics[-1]["tokens"] if metrics else tokens_before
     hit = next(
         (row for row in validation if spec.target_loss is not None and row["val_loss"] <= spec.target_loss), None
     )
@@ -107,7 +111,7 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "clip": None if spec.clip_norm is None else spec.clip,
         "tokens": tokens,
         "wall_time_s": wall,
-        "tokens_per_second": tokens / wall if wall else 0.0,
+        "tokens_per_second": (tokens - tokens_before) / wall if wall else 0.0,
         "utilization": utilization,
         "steady_utilization": trace.steady_utilization().tolist() if traced else None,
         "bubble_fraction": trace.bubble_fraction() if traced else None,
@@ -134,8 +138,10 @@ def summarize(run: RunDir) -> dict[str, Any]:
         "best_val_loss": min((row["val_loss"] for row in validation), default=None),
         "target_loss": spec.target_loss,
         "reached": None if spec.target_loss is None else hit is not None,
-        "time_to_target_s": hit["time_s"] if hit else None,
+        "time_to_target_s": hit["time_s"] + time_before if hit else None,
         "updates_to_target": hit["update"] + 1 if hit else None,
         "tokens_to_target": hit["tokens"] if hit else None,
         "seconds_per_update": metrics[-1]["time_s"] / updates if updates else None,
+        "resumed_from": origin,
+        "restarts": len(run.restarts()),
     }

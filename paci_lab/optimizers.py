@@ -42,6 +42,10 @@ class Optimizer:
         for parameter in self.parameters:
             parameter.grad = None
 
+    def stepped(self, parameter: Tensor) -> Tensor | None:
+        """What this process steps for `parameter`: itself, its master, or nothing where another process does."""
+        return parameter
+
     def in_full(self, tensor: Tensor) -> Tensor:
         """`tensor` in the precision that is stepped: itself, unless it is a parameter that has a master."""
         return tensor

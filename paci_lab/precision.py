@@ -79,11 +79,12 @@ class MasterWeights(Optimizer):
         for master in self.masters:
             master.grad = None
 
+    def stepped(self, parameter: Tensor) -> Tensor | None:
+        return next((m for p, m in zip(self.parameters, self.masters, strict=True) if p is parameter), None)
+
     def in_full(self, tensor: Tensor) -> Tensor:
-        for parameter, master in zip(self.parameters, self.masters, strict=True):
-            if parameter is tensor:
-                return master
-        return tensor
+        master = self.stepped(tensor)
+        return tensor if master is None else master
 
     def state_dict(self) -> dict[str, Any]:
         """Moments, learning rates and masters."""

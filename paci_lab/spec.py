@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from paci_lab.errors import InputError
-from paci_lab.schedules import Schedule, build_schedule
+from paci_lab.schedules import Schedule, build_schedule, drained
 
 __all__ = ["TrainSpec"]
 
@@ -190,6 +190,10 @@ class TrainSpec:
     evaluate: str = _field(
         "during", "evaluate", "when snapshots are evaluated: beside the run at idle priority, or after it"
     )
+    checkpoint_every: int = _field(
+        0, "count or none", "updates between checkpoints; the pipeline is drained for each, on the clock (0: none)"
+    )
+    keep_checkpoints: int = _field(2, "count", "newest checkpoints to keep")
     trace: bool = _field(True, "switch", "write the trace")
 
     def __post_init__(self) -> None:
@@ -248,8 +252,8 @@ class TrainSpec:
         return stated | {"I": stated["B"] // 2, "W": stated["B"] - stated["B"] // 2}
 
     def build_schedule(self) -> Schedule:
-        """The schedule this run follows."""
-        return build_schedule(
+        """The schedule this run follows, drained for checkpoints where there are any."""
+        schedule = build_schedule(
             self.schedule,
             stages=self.stages,
             microbatches=self.total_microbatches,
@@ -257,6 +261,7 @@ class TrainSpec:
             slack=self.slack,
             chunks=self.chunks,
         )
+        return drained(schedule, every=self.checkpoint_every or None)
 
     def replace(self, **changes: Any) -> TrainSpec:
         """A copy with some fields changed."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from paci_lab.errors import InputError
 
-__all__ = ["COMPUTE", "OPS", "WAITS", "Trace", "TraceEvent"]
+__all__ = ["COMPUTE", "OPS", "SAVING", "WAITS", "Trace", "TraceEvent"]
 
 COMPUTE = ("F", "B", "I", "W", "U")
 """Kinds of work, as in `paci_lab.schedules.KINDS`."""
@@ -19,8 +19,11 @@ COMPUTE = ("F", "B", "I", "W", "U")
 WAITS = ("wait-F", "wait-B", "wait-U")
 """Waiting for the message a forward or a backward needs, and for the other replicas' gradients before an update."""
 
-OPS = (*COMPUTE, "wait-F", "wait-B", "snapshot", "wait-U")
-"""Every event: work, waiting, and saving weights for evaluation."""
+SAVING = ("snapshot", "checkpoint")
+"""Saving weights for evaluation, and saving all that a run needs to go on from there."""
+
+OPS = (*COMPUTE, *WAITS, *SAVING)
+"""Every event: work, waiting and saving."""
 
 _CODE = {op: code for code, op in enumerate(OPS)}
 _BACKWARD = (_CODE["B"], _CODE["I"])
@@ -33,7 +36,8 @@ class TraceEvent(NamedTuple):
     Args:
         stage, rank: where.
         op: one of `OPS`.
-        microbatch: the micro-batch worked on or waited for; for U, wait-U and snapshot the number of the update.
+        microbatch: the micro-batch worked on or waited for; for U, wait-U, snapshot and checkpoint the number of the
+            update.
         start_ns, end_ns: nanoseconds since training began, on a clock that all ranks share.
         version: updates this stage had made when the event began.
         update: the update that this event's work goes into.
@@ -204,14 +208,15 @@ class Trace:
         """
         gaps = self.version_gaps(stage)
         width = self.window()
-        count = (max(gaps, default=-1) + 1) // width - 2 * (-(-self.stages // width) + 1)
-        first = (-(-self.stages // width) + 1) * width
+        count = (max(gaps, default=-1) + 1 - min(gaps, default=0)) // width - 2 * (-(-self.stages // width) + 1)
+        first = min(gaps, default=0) + (-(-self.stages // width) + 1) * width
         values = [gaps[m] for m in range(first, first + max(count, 0) * width) if m in gaps]
         return {int(gap): float(n) / len(values) for gap, n in zip(*np.unique(values, return_counts=True), strict=True)}
 
     def window(self) -> int:
         """Micro-batches per update, read off the first update's work."""
-        first = (self.update == 0) & np.isin(self.op, _BACKWARD) & (self.stage == self.stage.min(initial=0))
+        first = (self.update == self.update.min(initial=2**62)) & np.isin(self.op, _BACKWARD)
+        first &= self.stage == self.stage.min(initial=0)
         return max(int(first.sum()), 1)
 
     def version_gap_max(self) -> list[int]:

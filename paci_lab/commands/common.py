@@ -65,9 +65,14 @@ def add_spec_arguments(parser: argparse.ArgumentParser, *, without: Sequence[str
             )
 
 
-def spec_from(arguments: argparse.Namespace, **fixed: Any) -> TrainSpec:
-    """The spec that file and flags describe; `fixed` are defaults of the command below both."""
-    values = TrainSpec.load(arguments.spec).to_dict() if arguments.spec else {}
+def spec_from(arguments: argparse.Namespace, base: TrainSpec | None = None, **fixed: Any) -> TrainSpec:
+    """The spec that file and flags describe; `fixed` are defaults of the command below both.
+
+    Args:
+        base: in the place of a file where none is given: what flags change.
+    """
+    given = TrainSpec.load(arguments.spec) if arguments.spec else base
+    values = given.to_dict() if given else {}
     flags = {
         name.removeprefix("spec_"): value
         for name, value in vars(arguments).items()
@@ -76,6 +81,8 @@ def spec_from(arguments: argparse.Namespace, **fixed: Any) -> TrainSpec:
     if {"updates", "microbatches"} & set(flags) and not {"updates", "microbatches"} <= set(flags):
         values.pop("updates", None)  # a length on the command line replaces the file's, in whichever unit it is
         values.pop("microbatches", None)
+    if given is not None and given is base and flags.get("stages", base.stages) != base.stages:
+        values.pop("partition", None)  # that of another number of stages
     return TrainSpec.from_dict({**fixed, **values, **flags})
 
 

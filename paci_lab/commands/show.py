@@ -7,6 +7,7 @@ from pathlib import Path
 
 from paci_lab.commands.common import console
 from paci_lab.commands.remarks import remarks
+from paci_lab.commands.train import origin_text
 from paci_lab.errors import InputError
 from paci_lab.runtime.launch import open_run
 
@@ -41,6 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
             ", autocast: a hidden weight stash" if run.spec.precision == "autocast" and not run.spec.recompute else ""
         )
         traces.append((f"{run.spec.schedule}, window {run.spec.window}{stash} ({run.path.name})", trace))
+        if (origin := run.dir.resumed()) is not None:
+            screen.print(f"{run.path} was resumed from {origin_text(origin)}.", markup=False, soft_wrap=True)
+        for row in run.dir.restarts():
+            screen.print(
+                f"{run.path} went on from update {row['from_update']} after {row['time_s']:.1f} s: {row['cause']}",
+                markup=False,
+                soft_wrap=True,
+            )
         result = run.dir.result()
         for remark in remarks(result or {}):
             screen.print(f"{run.path.name}: {remark}", markup=False)

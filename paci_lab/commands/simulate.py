@@ -6,7 +6,7 @@ import argparse
 
 from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
 from paci_lab.errors import InputError
-from paci_lab.schedules import Schedule, build_schedule, from_csv, schedule_classes, validate
+from paci_lab.schedules import Schedule, build_schedule, drained, from_csv, schedule_classes, validate
 from paci_lab.simulate import Costs, simulate
 
 HELP = "simulate a schedule and print its bubble, utilisation, version gaps and memory"
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--updates", 8, "windows to simulate"),
         ("--slack", 0, "PACI: forwards that stage 0 admits beyond its N unresolved ones"),
         ("--chunks", 0, "interleaved: stages on every rank; 0 for the schedule's own"),
+        ("--checkpoint-every", 0, "updates after which the pipeline is drained for a checkpoint; 0 for never"),
         ("--seed", 0, "of the jitter"),
     ):
         parser.add_argument(flag, type=int, default=default, help=f"{help} (default {default})")
@@ -74,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             slack=arguments.slack,
             chunks=arguments.chunks,
         )
+    schedule = drained(schedule, every=arguments.checkpoint_every or None)
     validate(schedule)
     trace = simulate(
         schedule,

@@ -19,11 +19,13 @@ from paci_lab.commands.common import (
 from paci_lab.commands.dry import print_dry_run
 from paci_lab.commands.remarks import remarks, versions_text
 from paci_lab.errors import InputError
+from paci_lab.runtime.checkpoint import open_checkpoint
 from paci_lab.runtime.launch import Run, launch
 from paci_lab.runtime.rundir import LineTail
+from paci_lab.runtime.watch import HANG_TIMEOUT_S
 from paci_lab.spec import TrainSpec
 
-__all__ = ["follow", "gap_text", "result_table"]
+__all__ = ["add_resume_arguments", "follow", "gap_text", "origin_text", "result_table"]
 
 HELP = "train a model through a pipeline and write a run directory"
 EXAMPLE = "paci-lab train --schedule paci --stages 2 --window 8 --updates 50"
@@ -52,10 +54,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="torchrun: where several nodes meet; the others run the command that is printed for them",
     )
+    group = parser.add_argument_group("going on")
+    add_resume_arguments(group)
+    group.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often the run goes on from its newest checkpoint when a rank dies or hangs (default 0)",
+    )
     add_json_argument(parser)
 
 
+def add_resume_arguments(parser: argparse._ArgumentGroup) -> None:
+    """Flags about checkpoints and failures that are no part of the spec: they change no number of the run."""
+    parser.add_argument(
+        "--resume",
+        metavar="PATH",
+        help="go on from this checkpoint, or the newest one of this run directory, with its spec; flags change it",
+    )
+    parser.add_argument(
+        "--hang-timeout",
+        type=float,
+        default=HANG_TIMEOUT_S,
+        metavar="SECONDS",
+        help="end a rank that stands still in one operation for so long, ten minutes at the start; 0 for never "
+        f"(default {HANG_TIMEOUT_S:g})",
+    )
+
+
 def _start(arguments: argparse.Namespace, spec: TrainSpec) -> Run:
+    options = {
+        "resume": arguments.resume,
+        "max_restarts": arguments.max_restarts,
+        "hang_timeout_s": arguments.hang_timeout,
+    }
     if arguments.launcher == "torchrun":
         from paci_lab.runtime.torchrun import launch_torchrun
 
@@ -64,6 +97,7 @@ def _start(arguments: argparse.Namespace, spec: TrainSpec) -> Run:
             arguments.run_dir,
             nodes=1 if arguments.nodes is None else arguments.nodes,
             rdzv_endpoint=arguments.rdzv_endpoint,
+            **options,
             say=lambda text: console().print(text, markup=False, soft_wrap=True),
         )
     for flag in ("nodes", "rdzv_endpoint"):
@@ -71,12 +105,15 @@ def _start(arguments: argparse.Namespace, spec: TrainSpec) -> Run:
             raise InputError(
                 f"--{flag.replace('_', '-')}", value, "nothing with --launcher local", "add --launcher torchrun"
             )
-    return launch(spec, arguments.run_dir)
+    return launch(spec, arguments.run_dir, **options)
 
 
 def run(arguments: argparse.Namespace) -> int:
     screen = console()
-    spec = spec_from(arguments)
+    begin, skipped = open_checkpoint(arguments.resume) if arguments.resume else (None, [])
+    for reason in skipped:
+        screen.print(f"passed over: {reason}", markup=False)
+    spec = spec_from(arguments, begin.spec if begin else None)
     if arguments.dry_run:
         write_figures(arguments.json, print_dry_run(spec))
         return 0
@@ -102,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
 def follow(run: Run, *, label: str = "") -> dict[str, Any]:
     """Show a progress bar with loss, tokens per second and time left until `run` has ended; return its result."""
     spec = run.spec
-    tail = LineTail(run.dir.metrics_file)
+    tail, tokens_before = LineTail(run.dir.metrics_file), (run.dir.resumed() or {"tokens": 0})["tokens"]
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -124,7 +161,7 @@ def follow(run: Run, *, label: str = "") -> dict[str, Any]:
                     text = f"loss {said['train_loss']:.3f}" + (
                         f", val {said['val_loss']:.3f}" if "val_loss" in said else ""
                     )
-                    rate = said["tokens"] / max(said["time_s"], 1e-9)
+                    rate = (said["tokens"] - tokens_before) / max(said["time_s"], 1e-9)
                     progress.update(task, completed=said["update"] + 1, said=f"{text}  {rate:,.0f} tokens/s")
                 if not running:
                     break
@@ -151,6 +188,7 @@ def result_table(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("devices", f"{result['device_kind']} over {result['backend']}"),
         ("updates", f"{result['updates']}  ({result['tokens']:,} tokens)"),
         ("time", f"{result['wall_time_s']:.2f} s  ({result['tokens_per_second']:,.0f} tokens/s)"),
+        *_went_on(result),
         ("loss: train, validation", f"{_loss(result['final_train_loss'])}, {_loss(result['final_val_loss'])}"),
         ("utilisation per stage", per_stage(result["utilization"], ".2f")),
         (
@@ -182,6 +220,21 @@ def result_table(result: dict[str, Any]) -> list[tuple[str, str]]:
     if any(result["pace_overruns"]):
         lines.append(("paces overrun", f"{sum(result['pace_overruns'])} operations took longer than stated"))
     return lines
+
+
+def _went_on(result: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = []
+    if result["resumed_from"]:
+        lines.append(("resumed from", origin_text(result["resumed_from"])))
+    if result["restarts"]:
+        lines.append(("restarts after a failure", f"{result['restarts']}, their time included"))
+    return lines
+
+
+def origin_text(origin: dict[str, Any]) -> str:
+    """Where a run was resumed from, for people."""
+    there = f"{origin['schedule']}, {origin['stages']} stages, window {origin['window']}"
+    return f"{origin['checkpoint']} ({origin['microbatches']:,} micro-batches of {there}, {origin['time_s']:.1f} s)"
 
 
 def _loss(value: float | None) -> str:

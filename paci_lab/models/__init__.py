@@ -14,9 +14,9 @@ import pkgutil
 from types import ModuleType
 
 from paci_lab.errors import InputError
-from paci_lab.models.base import IGNORED_TARGET, Model, is_hidden, mark_hidden
+from paci_lab.models.base import IGNORED_TARGET, Model, is_hidden, load_weights, mark_hidden
 
-__all__ = ["IGNORED_TARGET", "MODELS", "Model", "build_model", "is_hidden", "mark_hidden"]
+__all__ = ["IGNORED_TARGET", "MODELS", "Model", "build_model", "is_hidden", "load_weights", "mark_hidden"]
 
 
 def _families() -> dict[str, ModuleType]:

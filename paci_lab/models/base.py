@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from paci_lab.errors import InputError
 
-__all__ = ["IGNORED_TARGET", "Model", "is_hidden", "mark_hidden"]
+__all__ = ["IGNORED_TARGET", "Model", "is_hidden", "load_weights", "mark_hidden"]
 
 IGNORED_TARGET = -100
 """A target with this value does not count in the loss (the value of ``torch.nn.functional.cross_entropy``)."""
@@ -123,3 +124,26 @@ class Model(ABC):
                 if (kind := self.layer_kind(layer)) not in counts:
                     counts[kind] = sum(p.numel() for p in self.make_layer(layer).parameters())
         return [counts[self.layer_kind(layer)] for layer in range(self.layers)]
+
+
+def load_weights(model: Model, path: str | Path) -> nn.Sequential:
+    """All layers of ``model`` as one module from tokens to logits, with the weights that ``paci-lab export`` wrote.
+
+    Raises:
+        InputError: for a file that cannot be read, or whose weights are not those of this model.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weights = {name.removeprefix("layers."): tensor for name, tensor in load_file(path).items()}
+    except (OSError, SafetensorError) as error:
+        raise InputError("weights", path, "a safetensors file", f"write one with paci-lab export ({error})") from None
+    module = nn.Sequential(*(model.build_layer(layer, seed=0) for layer in range(model.layers)))
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        allowed = f"the weights of model {model.name} with context {model.context}"
+        raise InputError("weights", path, allowed, f"build the model they were trained in ({first})") from None
+    return module

@@ -30,16 +30,22 @@ from paci_lab.errors import InputError
 from paci_lab.machine import cpu_model
 from paci_lab.measure import summarize
 from paci_lab.runtime import evaluate, worker
+from paci_lab.runtime.checkpoint import Checkpoint, open_checkpoint, remove_unfinished, seal
 from paci_lab.runtime.child import Child, may_fork
 from paci_lab.runtime.recorder import read_now
 from paci_lab.runtime.resolve import resolve
+from paci_lab.runtime.resume import adopt, check_corpus, note_origin, record_restart, recover
 from paci_lab.runtime.rundir import LineTail, RunDir, write_json
+from paci_lab.runtime.stage import NonFiniteLoss
+from paci_lab.runtime.watch import HANG_TIMEOUT_S, Watch
 from paci_lab.schedules import Op, ScheduleError
 from paci_lab.spec import TrainSpec
 
-__all__ = ["GRACE_S", "Agent", "describe_machine", "main"]
+__all__ = ["GRACE_S", "RESTART", "Agent", "create", "describe_machine", "main"]
 
 _TICK_S = 0.05
+RESTART = -1
+"""What `Agent.watch` returns when the run failed and may go on from a checkpoint."""
 GRACE_S = 2.0
 """How long after a rank fails the others may take to say what they saw: the first to notice need not be the cause."""
 
@@ -50,22 +56,37 @@ class Agent:
     Args:
         run: its directory, already created.
         fork: start children by forking.
+        begin: the checkpoint that its ranks go on from; None to begin at the beginning.
+        restartable: it may fail and be started again, so that a failure is not the run's last word.
+        hang_timeout_s: see `Watch`.
     """
 
     own_sessions = False  # the ranks' process group is the agent's
 
-    def __init__(self, run: RunDir, *, fork: bool) -> None:
-        self.run_dir, self.spec = run, run.spec()
-        self.schedule = self.spec.build_schedule()
+    def __init__(
+        self,
+        run: RunDir,
+        *,
+        fork: bool,
+        begin: Checkpoint | None = None,
+        restartable: bool = False,
+        hang_timeout_s: float = HANG_TIMEOUT_S,
+    ) -> None:
+        self.run_dir, self.spec, self.begin, self.restartable = run, run.spec(), begin, restartable
+        self.schedule = begin.schedule(self.spec) if begin else self.spec.build_schedule()
         self.children: list[Child] = []
         self.evaluator = self.start(evaluate, [str(run.path)], run.path / "log" / "evaluator.log", fork)
         self.ranks = self.start_ranks(fork)
         self.tails = [LineTail(run.updates_file(rank)) for rank in range(self.spec.world_size)]
+        self.hangs = Watch(run, self.schedule, self.spec.world_size, timeout_s=hang_timeout_s)
         self.gathered: dict[int, list[dict[str, Any]]] = {}  # update -> rows of the stages that have made it
+        # After a restart the ranks' files are read again, and what was said about them is not said twice.
+        self.told, self.judged = ({row["update"] for row in rows} for rows in (run.metrics(), run.validation()))
+        self.origin = run.resumed() or {"time_s": 0.0}
         self.requests: list[dict[str, Any]] = []  # snapshots to evaluate, oldest first
         self.asked: dict[int, dict[str, Any]] = {}
         self.answers = b""
-        self.reached = False
+        self.reached = any(self.hits_target(row["val_loss"]) for row in run.validation())
         self.not_finite: dict[str, Any] | None = None  # the answer that ends the run
         self.metrics = open(run.metrics_file, "a", buffering=1, encoding="utf-8")
 
@@ -77,7 +98,12 @@ class Agent:
     def start_ranks(self, fork: bool) -> list[Any]:
         """Start all ranks and connect them; they are polled and killed like a `Child`."""
         ranks = [
-            self.start(worker, [str(self.run_dir.path), str(rank)], self.run_dir.log_file(rank), fork)
+            self.start(
+                worker,
+                [str(self.run_dir.path), str(rank), str(self.begin.path) if self.begin else ""],
+                self.run_dir.log_file(rank),
+                fork,
+            )
             for rank in range(self.spec.world_size)
         ]
         # The store serves from a thread, so it comes after the forks; port 0 lets the system choose a free one.
@@ -98,9 +124,12 @@ class Agent:
             if reason is not None:
                 return self.fail({"message": f"{reason} after update {max(self.gathered, default=0)}", "stopped": True})
             if any(code not in (None, 0) for code in codes) and not self.reached:
-                return self.fail(self.diagnose())
+                return self.fail_for_now(self.diagnose())
             if self.evaluator.poll() is not None:
-                return self.fail({"message": f"the evaluator ended badly: see {self.run_dir.path}/log/evaluator.log"})
+                said = f"the evaluator ended badly: see {self.run_dir.path}/log/evaluator.log"
+                return self.fail_for_now({"message": said})
+            if (hang := self.hangs.look(self.ranks)) is not None and not self.reached:
+                return self.fail_for_now(hang)
             if self.not_finite is not None:
                 return self.fail(
                     {
@@ -132,18 +161,24 @@ class Agent:
         first = [row for row in rows if row["replica"] == 0]
         parts = {row["replica"]: row["train_loss"] for row in rows if row["train_loss"] is not None}
         when = {"time_s": max(row["end_ns"] for row in rows) / 1e9, "tokens": rows[0]["tokens"], "update": update}
-        self.write_metrics(
-            {
-                **when,
-                "train_loss": sum(parts[replica] for replica in sorted(parts)),
-                "grad_norm": None
-                if any(row["skipped"] for row in first)
-                else sum(row["grad_norm"] ** 2 for row in first) ** 0.5,
-                "learning_rate": rows[0]["learning_rate"],
-            }
-        )
-        if all(row["snapshot"] for row in first):
+        if update not in self.told:
+            self.write_metrics(
+                {
+                    **when,
+                    "train_loss": sum(parts[replica] for replica in sorted(parts)),
+                    "grad_norm": None
+                    if any(row["skipped"] for row in first)
+                    else sum(row["grad_norm"] ** 2 for row in first) ** 0.5,
+                    "learning_rate": rows[0]["learning_rate"],
+                }
+            )
+        if all(row["snapshot"] for row in first) and update not in self.judged:
             self.requests.append(when)
+        saving = rows if self.spec.shard_optimizer else first
+        if all(row["checkpoint"] for row in saving) and update >= self.schedule.first_update:
+            files = [row["checkpoint"] for row in sorted(saving, key=lambda row: (row["stage"], row["replica"]))]
+            time_s = self.origin["time_s"] + when["time_s"]
+            seal(self.run_dir, self.spec, update, files, tokens=when["tokens"], time_s=time_s)
         self.gathered[update] = []  # the rows are on disk; the key stays as the count of updates
 
     def write_metrics(self, row: dict[str, Any]) -> None:
@@ -172,7 +207,10 @@ class Agent:
                 return
             if (when := self.asked.pop(answer["update"], None)) is not None:
                 self.write_metrics({**when, "val_loss": answer["val_loss"]})
-                self.reached = self.spec.target_loss is not None and answer["val_loss"] <= self.spec.target_loss
+                self.reached = self.hits_target(answer["val_loss"])
+
+    def hits_target(self, loss: float) -> bool:
+        return self.spec.target_loss is not None and loss <= self.spec.target_loss
 
     # -- ends -----------------------------------------------------------------------------------------------------
     def diagnose(self) -> dict[str, Any]:
@@ -202,11 +240,23 @@ class Agent:
             "microbatch": op.microbatch if op and op.kind != "U" else None,
             "cause": cause,
             "log": str(log),
+            "final": cause.startswith(NonFiniteLoss.__name__),  # it would happen again
         }
+
+    def fail_for_now(self, failure: dict[str, Any]) -> int:
+        """`fail`, or RESTART where that may help."""
+        if not self.restartable or failure.get("final"):
+            return self.fail(failure)
+        self.kill_all()
+        self.gather()
+        self.cause = failure["message"]
+        return RESTART
 
     def fail(self, failure: dict[str, Any]) -> int:
         self.kill_all()
-        self.gather()
+        with contextlib.suppress(OSError):  # a full disk, perhaps; what is removed is the room to write down the cause
+            self.gather()
+        remove_unfinished(self.run_dir)
         write_json(self.run_dir.path / "failure.json", failure)
         return 1
 
@@ -263,15 +313,30 @@ def _git_state() -> str | None:
         return None
 
 
+def create(
+    run: RunDir, spec: TrainSpec, resume: str | None, resolve: Callable[[TrainSpec], TrainSpec], *, hosts: int = 1
+) -> tuple[TrainSpec, Checkpoint | None]:
+    """Resolve `spec` and make the run directory; with `resume`, for a run that goes on from that checkpoint."""
+    begin, skipped = open_checkpoint(resume) if resume else (None, [])
+    spec = resolve(adopt(spec, begin) if begin else spec)
+    environment = describe_machine(spec, hosts=hosts)
+    if begin:
+        begin.schedule(spec)  # refuses a first segment that this schedule cannot run
+        check_corpus(environment, begin)
+    run.create(spec, environment)
+    if begin:
+        note_origin(run, begin, skipped)
+    return spec, begin
+
+
 def main() -> int:
-    """Read {"spec", "run_dir"} from standard input, answer, run."""
+    """Read {"spec", "run_dir", "resume", "max_restarts", "hang_timeout_s"} from standard input, answer, run."""
     asked = json.loads(sys.stdin.readline())
     answer = os.fdopen(os.dup(1), "w")
     run = RunDir(asked["run_dir"])
     try:
-        spec = resolve(TrainSpec.from_dict(asked["spec"]))
+        spec, begin = create(run, TrainSpec.from_dict(asked["spec"]), asked["resume"], resolve)
         fork = may_fork(spec)
-        run.create(spec, describe_machine(spec))
     except InputError as error:
         print(
             json.dumps({"input_error": [error.what, str(error.value), error.allowed, error.fix]}),
@@ -294,7 +359,6 @@ def main() -> int:
     log = os.open(run.path / "log" / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    agent = Agent(run, fork=fork)
     os.set_blocking(0, False)
 
     def stopped() -> str | None:
@@ -305,13 +369,22 @@ def main() -> int:
             pass
         return told[0] if told else None
 
-    try:
-        return agent.watch(stopped)
-    except BaseException as error:
-        traceback.print_exc()
-        return agent.fail(
-            {"message": f"the agent failed: {type(error).__name__}: {error}. See {run.path}/log/agent.log"}
+    for restarts_left in reversed(range(asked["max_restarts"] + 1)):
+        agent = Agent(
+            run, fork=fork, begin=begin, restartable=restarts_left > 0, hang_timeout_s=asked["hang_timeout_s"]
         )
+        try:
+            if (code := agent.watch(stopped)) != RESTART:
+                return code
+            begin, skipped = recover(run)
+        except BaseException as error:
+            traceback.print_exc()
+            return agent.fail(
+                {"message": f"the agent failed: {type(error).__name__}: {error}. See {run.path}/log/agent.log"}
+            )
+        print("restart:", json.dumps(record_restart(run, agent.cause, begin, skipped)), flush=True)
+        del agent  # its store serves from a thread, which must have ended before the next ones are forked
+    raise AssertionError("the last start does not ask for another one")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ A gradient that is not finite is never told to others: they go on with the newes
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -57,6 +58,19 @@ class Clipping:
     def says(self, kind: str) -> Tensor | None:
         """The note for a message of this kind, float32 of shape (2,); None when messages carry none."""
         return self._own + self._heard[kind] if self.carries_notes else None
+
+    def state(self) -> dict[str, Tensor]:
+        """What this stage has heard and says, for a checkpoint."""
+        own = {"own": self._own, **self._heard} if self.carries_notes else {}
+        return {name: tensor.to("cpu", copy=True) for name, tensor in own.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """The reverse of `state`."""
+        for name, tensor in state.items():
+            if name == "own":
+                self._own = tensor.to(self.device)
+            else:
+                self._heard[name] = tensor.to(self.device)
 
     def clip(self, norm: float, gradients: list[Tensor]) -> tuple[float, float] | None:
         """Scale `gradients`, whose 2-norm is `norm`, in place.

@@ -14,11 +14,12 @@ from typing import Any
 
 from paci_lab.errors import InputError, RunFailed
 from paci_lab.runtime.rundir import RunDir
+from paci_lab.runtime.watch import HANG_TIMEOUT_S
 from paci_lab.schedules import Op, ScheduleError
 from paci_lab.spec import TrainSpec
 from paci_lab.trace import Trace
 
-__all__ = ["Run", "launch", "new_folder", "open_run"]
+__all__ = ["Run", "check_launch", "launch", "new_folder", "open_run"]
 
 
 class Run:
@@ -106,16 +107,28 @@ class Run:
         return f"<Run {self.path}: {state}>"
 
 
-def launch(spec: TrainSpec, run_dir: str | Path | None = None) -> Run:
+def launch(
+    spec: TrainSpec,
+    run_dir: str | Path | None = None,
+    *,
+    resume: str | Path | None = None,
+    max_restarts: int = 0,
+    hang_timeout_s: float = HANG_TIMEOUT_S,
+) -> Run:
     """Start a run and return at once, when its spec has been accepted and its ranks are being started.
 
     Args:
         spec: what to train.
         run_dir: a new or empty folder; `runs/<schedule>-<stages>x<window>-<time>` when None.
+        resume: go on from this checkpoint, or from the newest one of this run directory. Stages, partition, schedule,
+            length and more may be others than there, but not model, data, micro-batch size, seed and optimizer.
+        max_restarts: how often the run may go on from its newest checkpoint (or begin again) when a rank dies or hangs.
+        hang_timeout_s: a rank that stands still in one operation for so long is ended; 0 for never. See `Watch`.
 
     Raises InputError or ScheduleError when the spec cannot run; nothing has been written then. The ranks end with this
     process, however it ends.
     """
+    check_launch(max_restarts, hang_timeout_s)
     path = Path(run_dir) if run_dir is not None else new_folder(spec)
     # A session of its own: a Ctrl-C in the terminal reaches this process alone, which then stops the run in order.
     agent = subprocess.Popen(
@@ -126,7 +139,9 @@ def launch(spec: TrainSpec, run_dir: str | Path | None = None) -> Run:
         start_new_session=True,
     )
     try:
-        agent.stdin.write(json.dumps({"spec": spec.to_dict(), "run_dir": str(path)}) + "\n")
+        asked = {"spec": spec.to_dict(), "run_dir": str(path), "resume": None if resume is None else str(resume)}
+        asked |= {"max_restarts": max_restarts, "hang_timeout_s": hang_timeout_s}
+        agent.stdin.write(json.dumps(asked) + "\n")
         agent.stdin.flush()
         line = agent.stdout.readline()
     except (BrokenPipeError, KeyboardInterrupt):
@@ -146,6 +161,14 @@ def launch(spec: TrainSpec, run_dir: str | Path | None = None) -> Run:
     raise RunFailed(
         f"the agent of {path} ended with exit code {agent.returncode} before it started; its error is above"
     )
+
+
+def check_launch(max_restarts: object, hang_timeout_s: object) -> None:
+    """Raise InputError for a number of restarts or a timeout that is none."""
+    if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or not 0 <= max_restarts <= 1000:
+        raise InputError("max_restarts", max_restarts, "a whole number from 0 to 1000", "use 0 for none")
+    if isinstance(hang_timeout_s, bool) or not isinstance(hang_timeout_s, int | float) or not 0 <= hang_timeout_s < 1e9:
+        raise InputError("hang_timeout_s", hang_timeout_s, "seconds from 0", "use 0 to let ranks stand still for ever")
 
 
 def open_run(path: str | Path) -> Run:

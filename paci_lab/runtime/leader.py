@@ -23,6 +23,7 @@ from paci_lab.runtime import agent, member, worker
 from paci_lab.runtime.child import may_fork
 from paci_lab.runtime.place import SIGNALS, START_S, Place, abandoned, end_of
 from paci_lab.runtime.resolve import resolve
+from paci_lab.runtime.resume import record_restart, recover
 from paci_lab.runtime.rundir import RunDir, write_json
 from paci_lab.schedules import ScheduleError
 from paci_lab.spec import TrainSpec
@@ -75,26 +76,37 @@ class TorchrunAgent(agent.Agent):
         store: the agent's connection to it.
         members: what every rank said of itself, by rank.
         hosts: number of its host, by rank.
+        number: which of torchrun's starts this is.
+        options: of `Agent`.
     """
 
     own_sessions = True  # torchrun's signals go to the whole process group; the agent decides what ends when
 
     def __init__(
-        self, run: RunDir, *, fork: bool, store: dist.Store, members: list[dict[str, Any]], hosts: list[int]
+        self,
+        run: RunDir,
+        *,
+        fork: bool,
+        store: dist.Store,
+        members: list[dict[str, Any]],
+        hosts: list[int],
+        number: int,
+        **options: Any,
     ) -> None:
-        self.store, self.members, self.hosts = store, members, hosts
+        self.store, self.members, self.hosts, self.number = store, members, hosts, number
         self.said, self.asked_at, self.ending = b"", 0.0, False
-        super().__init__(run, fork=fork)
+        super().__init__(run, fork=fork, **options)
 
     def start_ranks(self, fork: bool) -> list[Any]:
-        arguments = [str(self.run_dir.path), json.dumps(self.hosts)]
+        begin = str(self.begin.path.absolute()) if self.begin else ""
+        arguments = [str(self.run_dir.path), json.dumps(self.hosts), begin, str(self.number)]
         first = self.start(member, arguments, self.run_dir.log_file(0), fork)
         self.peers = [
             Peer(said["pid"] if host == 0 else None)
             for said, host in zip(self.members[1:], self.hosts[1:], strict=True)
         ]
         self.store.set("said", "")
-        self.store.set("run", json.dumps({"run_dir": str(self.run_dir.path), "hosts": self.hosts}))
+        self.store.set("run", json.dumps({"run_dir": str(self.run_dir.path), "hosts": self.hosts, "begin": begin}))
         return [first, *self.peers]
 
     def gather(self) -> None:
@@ -181,6 +193,9 @@ class TorchrunAgent(agent.Agent):
     def kill_all(self) -> None:
         self.ending = True
         super().kill_all()
+        if self.hangs.hung and (peer := self.peers[self.hangs.hung - 1]).exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(peer.pid, signal.SIGKILL)  # it does not hear the word, and only one that is seen can hang
         with contextlib.suppress(RuntimeError):  # the store went with torchrun, and the peers with the store
             if end_of(self.store) is None:
                 self.store.set("end", "failed")
@@ -192,7 +207,9 @@ def lead(place: Place, asked: dict[str, Any] | None) -> int:
     parent = os.getppid()
     for number in SIGNALS:
         signal.signal(number, lambda number, _: told.append(number))
-    store = place.store(serve=True)
+    job = place.job_store(serve=True)
+    number = place.start(job)
+    store = place.store(number)
     store.set("host/0", place.introduce(asked))
     if not _wait_for([f"host/{rank}" for rank in range(place.world_size)], store, told, parent):
         return 1
@@ -203,23 +220,63 @@ def lead(place: Place, asked: dict[str, Any] | None) -> int:
         wanted = next((said["asked"] for said in members if said["asked"]), None)
         if wanted is None:
             raise InputError("SPEC.toml", "none", "a spec on the command line of one host", "name a spec file")
+        if number == 0:
+            job.set("run_dir", wanted["run_dir"])  # it may be named by the time, which every start would do anew
+        elif job.check(["run_dir"]):
+            wanted["run_dir"] = job.get("run_dir").decode()
         run = RunDir(Path(wanted["run_dir"]).absolute())
-        spec = _resolved(TrainSpec.from_dict(wanted["spec"]), place, members)
-        run.create(spec, agent.describe_machine(spec, hosts=len(names)))
+        if number and (run.path / "spec.toml").exists():
+            if (over := _over(run)) is not None:
+                return _refuse(store, *over)
+            cause = (run.failure() or {}).get("message", "rank 0's process ended without a word")
+            begin, skipped = recover(run)
+            record_restart(run, cause, begin, skipped)
+            (run.path / "failure.json").unlink(missing_ok=True)
+            spec = run.spec()
+        else:
+            spec, begin = agent.create(
+                run,
+                TrainSpec.from_dict(wanted["spec"]),
+                wanted["resume"],
+                lambda spec: _resolved(spec, place, members),
+                hosts=len(names),
+            )
     except (InputError, ScheduleError) as error:
-        print(f"paci_lab.train: {error}", file=sys.stderr, flush=True)
-        store.set("run", json.dumps({"refused": True}))
-        return 2
+        return _refuse(store, 2, str(error))
     screen = os.fdopen(os.dup(2), "w")
     log = os.open(run.path / "log" / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     # The store serves from a thread when torchrun does not serve it.
     fork = may_fork(spec) and place.agent_store
-    watching = TorchrunAgent(run, fork=fork, store=store, members=members, hosts=hosts)
+    watching = TorchrunAgent(
+        run,
+        fork=fork,
+        store=store,
+        members=members,
+        hosts=hosts,
+        number=number,
+        begin=begin,
+        hang_timeout_s=wanted["hang_timeout_s"],
+    )
     code = _watch(watching, told, parent)
     if code:
         print(f"paci_lab.train: {run.failure()['message']}", file=screen, flush=True)
+    return code
+
+
+def _over(run: RunDir) -> tuple[int, str] | None:
+    """(exit code, message) when torchrun starts a run again that has nothing to go on with; None otherwise."""
+    if run.result() is not None:
+        return 0, f"{run.path} has ended well already"
+    failure = run.failure() or {}
+    return (1, failure["message"]) if failure.get("final") or failure.get("stopped") else None
+
+
+def _refuse(store: dist.Store, code: int, message: str) -> int:
+    """Say why there is no run, once, and end all ranks with `code`."""
+    print(f"paci_lab.train: {message}", file=sys.stderr, flush=True)
+    store.set("run", json.dumps({"refused": code}))
     return code
 
 

@@ -9,11 +9,13 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from paci_lab.runtime import worker
+from paci_lab.runtime.checkpoint import Checkpoint
 from paci_lab.runtime.clock import HostClocks
 from paci_lab.runtime.place import SIGNALS, Place, abandoned, end_of
 from paci_lab.runtime.rundir import RunDir, write_json
@@ -30,9 +32,9 @@ class Tie(threading.Thread):
     A thread, because the rank itself may be waiting for a message then, where no signal handler of Python's runs.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, number: int) -> None:
         super().__init__(daemon=True, name="end-with-the-run")
-        self.place, self.parent = place, os.getppid()
+        self.place, self.number, self.parent = place, number, os.getppid()
         self.reads, writes = os.pipe()
         os.set_blocking(writes, False)
         signal.set_wakeup_fd(writes)
@@ -41,7 +43,7 @@ class Tie(threading.Thread):
 
     def run(self) -> None:
         try:
-            store, beat = self.place.store(), 0
+            store, beat = self.place.store(self.number), 0
             while True:
                 if select.select([self.reads], [], [], _BEAT_S)[0] or abandoned(self.parent):
                     cause = "ended by torchrun, or torchrun went away"
@@ -65,22 +67,27 @@ def say(store: dist.Store, rank: int, code: int, error: dict[str, Any] | None = 
 
 def take_part(place: Place, asked: dict[str, Any] | None) -> int:
     """Be one of the ranks above 0; returns its exit code."""
-    tie = Tie(place)
+    number = place.start(place.job_store())
+    tie = Tie(place, number)
     tie.start()
-    store = place.store()
+    store = place.store(number)
     store.set(f"host/{place.rank}", place.introduce(asked))
     answer = json.loads(store.get("run"))
     if "refused" in answer:
-        return 2
-    run = RunDir(answer["run_dir"])
-    code, error = worker.perform(run, place.rank, lambda: _begin(place, run, answer["hosts"], store, own_log=True))
+        return answer["refused"]
+    run, begin = RunDir(answer["run_dir"]), answer["begin"]
+    code, error = worker.perform(
+        run, place.rank, lambda: _begin(place, run, answer["hosts"], store, begin, own_log=True)
+    )
     if code == worker.PEER_LOST_EXIT and end_of(store) == "reached":
         code, error = 0, None  # the peer was lost because nothing more is wanted
     say(store, place.rank, code, error)
     return code
 
 
-def _begin(place: Place, run: RunDir, hosts: list[int], store: dist.Store, *, own_log: bool) -> worker.Worker:
+def _begin(
+    place: Place, run: RunDir, hosts: list[int], store: dist.Store, begin: str, *, own_log: bool
+) -> worker.Worker:
     deadline = time.monotonic() + 30  # a shared file system may show new files late
     while not run.log_file(0).exists():
         if time.monotonic() > deadline:
@@ -94,15 +101,16 @@ def _begin(place: Place, run: RunDir, hosts: list[int], store: dist.Store, *, ow
     if len(set(hosts)) == 1:
         worker.stay_on_this_host()
     clocks = HostClocks(run, place.rank, hosts)
-    return worker.Worker(run, place.rank, store, local_rank=place.local_rank, clocks=clocks)
+    checkpoint = Checkpoint.read(Path(begin)) if begin else None
+    return worker.Worker(run, place.rank, store, local_rank=place.local_rank, clocks=clocks, begin=checkpoint)
 
 
 def run_as_child(arguments: list[str]) -> int:
     """Entry point of rank 0, a child of the agent."""
-    run, hosts = RunDir(arguments[0]), json.loads(arguments[1])
+    run, hosts, begin, number = RunDir(arguments[0]), json.loads(arguments[1]), arguments[2], int(arguments[3])
     worker.end_with_parent()
     place = Place.from_environment()
-    code, error = worker.perform(run, 0, lambda: _begin(place, run, hosts, place.store(), own_log=False))
+    code, error = worker.perform(run, 0, lambda: _begin(place, run, hosts, place.store(number), begin, own_log=False))
     if error is not None:
         write_json(run.error_file(0), error)
     return code

@@ -248,7 +248,7 @@ def connect(
                 if group is not None:
                     dist.recv(torch.zeros(1, device=device), sender, group=group)
                 inboxes[target, kind] = Inbox(
-                    sender, tag, form, device, schedule.microbatches, staged=staged, group=group
+                    sender, tag, form, device, len(schedule.stream), staged=staged, group=group
                 )
     return inboxes, outboxes
 

@@ -1,10 +1,11 @@
 """Where a process that torchrun started stands, and how it speaks with the others of its run.
 
 The ranks and the leader speak to each other through torchrun's store; everything else goes through the run directory,
-which all hosts share:
+which all hosts share. torchrun may start all of its processes again after a failure, with the same store, so every
+start has a place of its own in it:
 
 host/<r>   what the leader must know of rank r before the run: its host, its GPUs, the spec if it was given one
-run        the leader's answer: the run directory and the hosts of all ranks, or that there will be no run
+run        the leader's answer: run directory, checkpoint and the hosts of all ranks, or that there will be no run
 said       a line of each rank that has ended, with its exit code and its error
 beat/<r>   counts as long as rank r's process lives, for ranks whose process the leader cannot see
 end        the leader's word to the ranks: "reached" (end well, nothing more is wanted) or "failed"
@@ -51,7 +52,7 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Place:
-        """Raises InputError when torchrun did not start this process, or starts it again."""
+        """Raises InputError when torchrun did not start this process."""
         try:
             numbers = [int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -62,17 +63,10 @@ class Place:
                 "a start by torchrun",
                 "run torchrun --standalone --nproc-per-node STAGES -m paci_lab.train SPEC.toml, or paci-lab train",
             ) from None
-        if (restarts := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
-            raise InputError(
-                "torchrun's restart",
-                restarts,
-                "the first start alone: a run does not go on from a checkpoint",
-                "leave out --max-restarts, and start again with another run directory",
-            )
         return cls(*numbers, os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
 
-    def store(self, *, serve: bool = False) -> dist.Store:
-        """A connection to the store. A blocking call keeps others on the same connection waiting: one a thread."""
+    def job_store(self, *, serve: bool = False) -> dist.Store:
+        """A connection to what all starts of this job share. A blocking call keeps others on it waiting: one each."""
         store = dist.TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
@@ -81,6 +75,17 @@ class Place:
             timeout=timedelta(seconds=START_S),
         )
         return dist.PrefixStore(f"paci_lab/{os.environ.get('TORCHELASTIC_RUN_ID', '')}", store)
+
+    def store(self, start: int, *, serve: bool = False) -> dist.Store:
+        """A connection to what the ranks of one start share."""
+        return dist.PrefixStore(f"start-{start}", self.job_store(serve=serve))
+
+    def start(self, job: dist.Store) -> int:
+        """Which start this is, from 0; called once by every process. On one node torchrun says so. Several count apart:
+        one that only sees the others start again does not count that, but every rank is started once a time."""
+        if self.local_world_size == self.world_size:
+            return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        return job.add(f"started/{self.rank}", 1) - 1
 
     def introduce(self, asked: dict[str, Any] | None) -> str:
         """What the leader has to know of this process."""

@@ -11,7 +11,7 @@ from typing import Any
 from paci_lab.runtime.rundir import RunDir
 from paci_lab.schedules import Op
 
-__all__ = ["Recorder", "read_now"]
+__all__ = ["Recorder", "read_now", "read_said"]
 
 _FLUSH_NS = 100_000_000
 _NOW_BYTES = 32
@@ -35,12 +35,18 @@ class Recorder:
         with open(path, "r+b") as file:
             # A memory map outlives a killed process: whoever looks afterwards reads the operation it died in.
             self._now = mmap.mmap(file.fileno(), _NOW_BYTES)
+        self._op = ""
         self._lines: list[str] = []
         self._flushed = time.monotonic_ns()
 
     def now(self, op: Op) -> None:
         """Say which operation begins."""
-        self._now[:] = str(op).encode().ljust(_NOW_BYTES)
+        self._op = str(op)
+        self.doing("")
+
+    def doing(self, what: str) -> None:
+        """Say what this rank does in its operation: "waiting" for a message, "saving", or "" for the work itself."""
+        self._now[:] = f"{self._op} {what}".encode().ljust(_NOW_BYTES)
 
     def event(
         self, stage: int, op: str, microbatch: int, start_ns: int, end_ns: int, version: int, update: int
@@ -77,6 +83,14 @@ class Recorder:
 def read_now(path: Path) -> Op | None:
     """The operation a rank is at, or was at when it ended; None before its first."""
     try:
-        return Op.parse(path.read_bytes().decode())
-    except (OSError, ValueError):
+        return Op.parse(read_said(path).partition(" ")[0])
+    except ValueError:
         return None
+
+
+def read_said(path: Path) -> str:
+    """The operation and what the rank does in it, as "2F17 waiting"; empty before the first."""
+    try:
+        return path.read_bytes().decode(errors="replace").rstrip()
+    except OSError:
+        return ""

@@ -48,6 +48,7 @@ def resolve(spec: TrainSpec) -> TrainSpec:
         updates=None,
     )
     from paci_lab.runtime.stage import optimizer_options
+    from paci_lab.runtime.state import check_savable
 
     with torch.device("meta"):
         sample = model.build_layer(0, spec.seed)
@@ -59,6 +60,7 @@ def resolve(spec: TrainSpec) -> TrainSpec:
         implementation=spec.optimizer_implementation,
         options=optimizer_options(spec),
     )
+    check_savable(spec, optimizer_options(spec))
     schedule = spec.build_schedule()
     validate(excerpt_of(spec.schedule, schedule))
     return spec

@@ -9,6 +9,8 @@ metrics.jsonl          the updates of all stages put together, and the validatio
 log/rank<r>.log        what that rank printed; log/agent.log, what the agent did
 log/rank<r>.now        the operation that rank is at
 snapshots/update-<u>/  the weights after update u, one safetensors file a stage
+checkpoints/           where the run can go on from: see `checkpoint`
+resumed.json           the checkpoint it began with; begun.json, when; restarts.jsonl, its failures: see `resume`
 result.json            written last: its presence means the run ended well
 failure.json           why it did not
 """
@@ -105,6 +107,14 @@ class RunDir:
         """What `failure.json` holds; None when the run has not failed."""
         return _read_json(self.path / "failure.json")
 
+    def resumed(self) -> dict[str, Any] | None:
+        """What `resumed.json` holds; None for a run that began at the beginning."""
+        return _read_json(self.path / "resumed.json")
+
+    def restarts(self) -> list[dict[str, Any]]:
+        """A row per restart after a failure."""
+        return _read_lines(self.path / "restarts.jsonl")
+
     def trace(self, replica: int = 0) -> Trace:
         """All events of one replica's pipeline written so far. Raises InputError when there is no such replica."""
         spec = self.spec()
@@ -163,7 +173,8 @@ class RunDir:
 
 
 class LineTail:
-    """Reads a file of lines that another process is appending to; `rows` gives the complete new ones."""
+    """Reads a file of lines that another process is appending to; `rows` gives the complete new ones, and all of them
+    again when the file was cut, as a restart does."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._offset = path, 0
@@ -171,6 +182,10 @@ class LineTail:
     def rows(self) -> list[dict[str, Any]]:
         try:
             with open(self.path, "rb") as file:
+                if self._offset:
+                    file.seek(self._offset - 1)
+                    if file.read(1) != b"\n":
+                        self._offset = 0
                 file.seek(self._offset)
                 text = file.read()
         except FileNotFoundError:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from paci_lab.optimizers import NamedParameters, Optimizer
 from paci_lab.runtime.replicas import BUCKET_BYTES, ReplicaGroup
@@ -66,6 +66,10 @@ class ShardedOptimizer(Optimizer):
                     size = 0
                 self.packets[-1][1].append(parameter)
                 size += parameter.numel() * parameter.element_size()
+
+    def stepped(self, parameter: Tensor) -> Tensor | None:
+        mine = any(parameter is own for own in self.own.parameters)
+        return self.own.stepped(parameter) if mine else None
 
     def step(self) -> None:
         self.own.step()

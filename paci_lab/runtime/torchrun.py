@@ -11,8 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paci_lab.errors import InputError, RunFailed
-from paci_lab.runtime.launch import Run, new_folder
+from paci_lab.runtime.checkpoint import open_checkpoint
+from paci_lab.runtime.launch import Run, check_launch, new_folder
+from paci_lab.runtime.resume import adopt
 from paci_lab.runtime.rundir import RunDir
+from paci_lab.runtime.watch import HANG_TIMEOUT_S
 from paci_lab.spec import TrainSpec
 
 __all__ = ["ENDS_WITH_STDIN", "launch_torchrun", "ranks_per_node", "torchrun_command"]
@@ -36,7 +39,12 @@ def ranks_per_node(spec: TrainSpec, nodes: int) -> int:
 
 
 def torchrun_command(
-    spec: TrainSpec, *, nodes: int = 1, rdzv_endpoint: str | None = None, rdzv_id: str = "paci"
+    spec: TrainSpec,
+    *,
+    nodes: int = 1,
+    rdzv_endpoint: str | None = None,
+    rdzv_id: str = "paci",
+    max_restarts: int = 0,
 ) -> list[str]:
     """The command up to `-m paci_lab.train`: with a spec file behind it, it asks for that run; as it is, it joins.
 
@@ -45,6 +53,7 @@ def torchrun_command(
         nodes: how many take part, all with the same number of ranks.
         rdzv_endpoint: HOST:PORT where several nodes meet; HOST is one of them.
         rdzv_id: name of the meeting, the same on all nodes.
+        max_restarts: how often torchrun starts all ranks again when one has failed, the same on all nodes.
 
     Raises InputError when these do not go together.
     """
@@ -62,6 +71,8 @@ def torchrun_command(
             )
         command += ["--nnodes", str(nodes), "--rdzv-backend", "c10d"]
         command += ["--rdzv-endpoint", rdzv_endpoint, "--rdzv-id", rdzv_id]
+    if max_restarts:
+        command += ["--max-restarts", str(max_restarts)]
     return [*command, "--nproc-per-node", str(processes), "-m", "paci_lab.train"]
 
 
@@ -72,6 +83,9 @@ def launch_torchrun(
     nodes: int = 1,
     rdzv_endpoint: str | None = None,
     rdzv_id: str = "paci",
+    resume: str | Path | None = None,
+    max_restarts: int = 0,
+    hang_timeout_s: float = HANG_TIMEOUT_S,
     say: Callable[[str], None] = lambda text: None,
 ) -> Run:
     """`launch` by way of torchrun; returns when all ranks have met and the run directory is there.
@@ -79,7 +93,7 @@ def launch_torchrun(
     With several nodes, `run_dir` is on a disk that they share, and the others join with what `say` is told.
 
     Args:
-        spec, run_dir: as for `launch`.
+        spec, run_dir, resume, max_restarts, hang_timeout_s: as for `launch`; torchrun itself starts the ranks again.
         nodes, rdzv_endpoint, rdzv_id: as for `torchrun_command`.
         say: is told the commands, this node's first.
 
@@ -89,9 +103,12 @@ def launch_torchrun(
     from paci_lab.runtime.resolve import resolve  # imports torch, which writing a command does not need
 
     path = (Path(run_dir) if run_dir is not None else new_folder(spec)).absolute()
-    join = torchrun_command(spec, nodes=nodes, rdzv_endpoint=rdzv_endpoint, rdzv_id=rdzv_id)
+    check_launch(max_restarts, hang_timeout_s)
+    join = torchrun_command(spec, nodes=nodes, rdzv_endpoint=rdzv_endpoint, rdzv_id=rdzv_id, max_restarts=max_restarts)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError("run directory", path, "a new or empty folder", "name another one with --run-dir")
+    if resume is not None:
+        spec = adopt(spec, open_checkpoint(resume)[0])
     # Refused before anything starts, and measured once. How many GPUs the other nodes have is not known here.
     spec = spec.replace(partition=resolve(spec.replace(backend="auto")).partition)
     jobs = path.parent / "jobs"
@@ -104,6 +121,10 @@ def launch_torchrun(
             "run directory", path, "a folder that can be written", f"choose another one ({error})"
         ) from None
     command = [*join, str(jobs / f"{path.name}.toml"), "--run-dir", str(path)]
+    if resume is not None:
+        command += ["--resume", str(Path(resume).absolute())]
+    if hang_timeout_s != HANG_TIMEOUT_S:
+        command += ["--hang-timeout", str(hang_timeout_s)]
     say(shlex.join(command))
     if nodes > 1:
         say(f"on the other nodes: {shlex.join(join)}")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,11 +25,13 @@ from paci_lab.data import open_data
 from paci_lab.measure import evaluation_due
 from paci_lab.models import build_model
 from paci_lab.precision import message_dtype
+from paci_lab.runtime.checkpoint import Checkpoint, checkpoint_due, save_part
 from paci_lab.runtime.clock import HostClocks
 from paci_lab.runtime.guard import self_test
 from paci_lab.runtime.p2p import Form, PeerLost, agree_on_messages, connect
 from paci_lab.runtime.recorder import Recorder, read_now
 from paci_lab.runtime.replicas import Reducer, ReplicaGroup
+from paci_lab.runtime.resume import began_ns
 from paci_lab.runtime.rundir import RunDir, write_json
 from paci_lab.runtime.stage import NonFiniteLoss, Stage
 from paci_lab.runtime.timing import make_timer
@@ -36,6 +41,8 @@ __all__ = ["PEER_LOST_EXIT", "Worker", "end_with_parent", "main", "perform", "ru
 
 PEER_LOST_EXIT = 3
 """Exit code of a rank that ended because another one did."""
+
+_PR_SET_PDEATHSIG = 1  # of Linux's sys/prctl.h
 
 _WAIT_NS = 100_000
 """A message that is there within this is not waited for: it is the time that asking takes."""
@@ -53,6 +60,7 @@ class Worker:
         store: shared by all ranks.
         local_rank: its number on its host, which chooses its GPU; `rank` when None.
         clocks: measures the clocks of several hosts; None when all ranks read the same one.
+        begin: the checkpoint to go on from; None to begin at the beginning.
     """
 
     def __init__(
@@ -63,11 +71,12 @@ class Worker:
         *,
         local_rank: int | None = None,
         clocks: HostClocks | None = None,
+        begin: Checkpoint | None = None,
     ) -> None:
         self.run_dir, self.rank, self.spec = run, rank, run.spec()
         spec = self.spec
         torch.set_num_threads(spec.threads)
-        self.schedule = spec.build_schedule()
+        self.schedule = begin.schedule(spec) if begin else spec.build_schedule()
         self.device = _device(spec.device, rank if local_rank is None else local_rank)
         self_test(str(self.device))
         device_id = self.device if spec.backend == "nccl" else None
@@ -96,6 +105,8 @@ class Worker:
         self.version_used = {s: audit_stage(stage) for s, stage in self.stages.items()}
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)  # what the audit took is no part of the run
+        for stage in self.stages.values() if begin else ():
+            begin.restore(stage)
         own_store = dist.PrefixStore(f"replica/{self.replica}", store)
         agree_on_messages(made, form, own_store, self.schedule, self.place)
         self.inboxes, self.outboxes = connect(
@@ -112,9 +123,9 @@ class Worker:
         self.clocks = clocks
         with _all_there():
             offset_ns = clocks.begin(store) if clocks else 0
-        # One clock for all ranks: rank 0's monotonic clock, counted from when that rank left the barrier.
+        # One clock for all ranks: rank 0's monotonic clock, counted from when that rank first left the barrier.
         if rank == 0:
-            store.set("begin_ns", str(time.monotonic_ns()))
+            store.set("begin_ns", str(began_ns(run)))
         self.begin_ns = int(store.get("begin_ns")) + offset_ns
         self.timer = make_timer(self.device, self.begin_ns)
         self.idle_since = 0  # end of the last operation on a GPU, where waiting shows as a gap
@@ -129,6 +140,7 @@ class Worker:
             else:
                 self.compute(stage, op)
         self.timer.settle(wait=True)
+        self.recorder.doing("waiting")
         for outbox in self.outboxes.values():
             outbox.drain()
         self.recorder.close()
@@ -192,7 +204,9 @@ class Worker:
 
     def receive(self, stage: Stage, op: Op, inbox) -> torch.Tensor:
         asked = time.monotonic_ns()
+        self.recorder.doing("waiting")
         message = inbox.take()
+        self.recorder.doing("")
         now = time.monotonic_ns()
         if self.device.type == "cpu" and now - asked > _WAIT_NS:
             self.recorder.event(
@@ -207,7 +221,7 @@ class Worker:
         return message
 
     def update(self, stage: Stage, update: int) -> None:
-        """U, after the wait for the other replicas' gradients, and the snapshot when one is due."""
+        """U, after the wait for the other replicas' gradients, and the snapshot or the checkpoint when one is due."""
         version = stage.version
         ended = []
 
@@ -217,7 +231,9 @@ class Worker:
 
         asked = time.monotonic_ns()
         if self.reducers:
+            self.recorder.doing("waiting")
             self.reducers[stage.stage].wait()
+            self.recorder.doing("")
         if self.device.type == "cpu":
             waited(asked - self.begin_ns, time.monotonic_ns() - self.begin_ns)
 
@@ -233,17 +249,14 @@ class Worker:
         self.timer.report(self.timer.stop(started, 0), done)
         snapshot = self.replica == 0 and evaluation_due(self.spec, update)  # the others have the same weights
         if snapshot:
-            before = time.monotonic_ns()
-            self.save_snapshot(stage, update)
-            self.recorder.event(
-                stage.stage,
-                "snapshot",
-                update,
-                before - self.begin_ns,
-                time.monotonic_ns() - self.begin_ns,
-                stage.version,
-                update,
-            )
+            with self.saving(stage, "snapshot", update):
+                self.save_snapshot(stage, update)
+        checkpoint = None
+        if checkpoint_due(self.spec, update) and (self.replica == 0 or self.spec.shard_optimizer):
+            self.timer.settle(wait=True)
+            self.recorder.flush()  # what comes before a checkpoint is on the disk when the checkpoint is
+            with self.saving(stage, "checkpoint", update):
+                checkpoint = save_part(self.run_dir, stage, update)
         if not ended:  # a GPU update still running: its end on the host's clock is near enough for the metrics
             ended.append(time.monotonic_ns() - self.begin_ns)
         self.recorder.update(
@@ -259,6 +272,7 @@ class Worker:
                 "skipped": record.skipped,
                 **({"clipping": record.clipping} if record.clipping else {}),
                 "snapshot": snapshot,
+                "checkpoint": checkpoint,
                 "peak_memory_bytes": _peak_memory(self.device),
                 "pace_overruns": self.timer.overruns,
                 "weight_copies": stage.weight_copies,
@@ -266,6 +280,16 @@ class Worker:
                 **({"version_used": self.version_used.pop(stage.stage)} if stage.stage in self.version_used else {}),
             }
         )
+
+    @contextlib.contextmanager
+    def saving(self, stage: Stage, what: str, update: int) -> Iterator[None]:
+        """Record the block as an event of this kind."""
+        before = time.monotonic_ns() - self.begin_ns
+        self.recorder.doing("saving")
+        yield
+        self.recorder.doing("")
+        after = time.monotonic_ns() - self.begin_ns
+        self.recorder.event(stage.stage, what, update, before, after, stage.version, update)
 
     def save_snapshot(self, stage: Stage, update: int) -> None:
         path = self.run_dir.snapshot(update, stage.stage)
@@ -275,15 +299,20 @@ class Worker:
         os.replace(part, path)
 
 
-def main(run_path: str, rank: int) -> int:
-    """Run one rank to its end and return its exit code. Reads the port of the store from standard input."""
+def main(run_path: str, rank: int, begin_path: str) -> int:
+    """Run one rank to its end and return its exit code. Reads the port of the store from standard input.
+
+    Args:
+        begin_path: the checkpoint to go on from; empty to begin at the beginning.
+    """
     run = RunDir(run_path)
 
     def begin() -> Worker:
         port = int(sys.stdin.readline())
         end_with_parent()
         stay_on_this_host()
-        return Worker(run, rank, dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=5)))
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=5))
+        return Worker(run, rank, store, begin=Checkpoint.read(Path(begin_path)) if begin_path else None)
 
     code, error = perform(run, rank, begin)
     if error is not None:
@@ -338,7 +367,11 @@ def _peak_memory(device: torch.device) -> int:
 
 
 def end_with_parent() -> None:
-    """End this process when the agent does, however it ends: its end of the pipe on standard input closes."""
+    """End this process when the agent does, however it ends: its end of the pipe on standard input closes. Where the
+    system offers it, it ends a process that is stopped as well, which no thread of its own can."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -350,7 +383,7 @@ def end_with_parent() -> None:
 
 def run_as_child(arguments: list[str]) -> int:
     """Entry point of a forked rank."""
-    return main(arguments[0], int(arguments[1]))
+    return main(arguments[0], int(arguments[1]), arguments[2])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 
 from paci_lab.errors import InputError
+from paci_lab.schedules.drained import Drained, drained
 from paci_lab.schedules.gpipe import GPipe
 from paci_lab.schedules.interleaved import Interleaved
 from paci_lab.schedules.one_f_one_b import OneFOneB
@@ -24,6 +25,7 @@ from paci_lab.schedules.zb_h2 import ZBH2
 
 __all__ = [
     "KINDS",
+    "Drained",
     "GPipe",
     "Interleaved",
     "NeededVersions",
@@ -38,6 +40,7 @@ __all__ = [
     "ScheduleError",
     "TorchCsv",
     "build_schedule",
+    "drained",
     "excerpt_of",
     "from_csv",
     "inputs_of",

@@ -84,6 +84,16 @@ class Schedule(ABC):
         """Updates per stage over the stream."""
         return -(-self.microbatches // self.window)
 
+    @property
+    def first_update(self) -> int:
+        """The first update that this schedule makes: 0 but for a stream that goes on from a checkpoint."""
+        return 0
+
+    @property
+    def stream(self) -> range:
+        """Micro-batches that it runs: all of them but those in front of a checkpoint it goes on from."""
+        return range(self.first_update * self.window, self.microbatches)
+
     def window_of(self, microbatch: int) -> int:
         """The update that `microbatch` contributes to."""
         return microbatch // self.window

@@ -73,7 +73,7 @@ class _Walk:
         self.made: set[tuple[int, str, int]] = set()  # results of finished slots
         self.done: Counter[Op] = Counter()
         self.held: Counter[int] = Counter()  # unresolved forwards per stage
-        self.version: Counter[int] = Counter()
+        self.version: Counter[int] = Counter(dict.fromkeys(range(schedule.stages), schedule.first_update))
         self.forward_version: dict[tuple[int, int], int] = {}
         self.gathered: dict[int, list[int]] = defaultdict(list)  # backwards since the last update, per stage
         self.order: dict[tuple[int, str], list[int]] = defaultdict(list)  # micro-batches in order of F and of I
@@ -177,7 +177,7 @@ class _Walk:
     def check_complete(self) -> None:
         schedule = self.schedule
         for stage in range(schedule.stages):
-            for microbatch in range(schedule.microbatches):
+            for microbatch in schedule.stream:
                 for kinds in ("F", "B", "IW"):
                     missing = [Op(stage, k, microbatch) for k in kinds if not self.done[Op(stage, k, microbatch)]]
                     split = self.done[Op(stage, "I", microbatch)] > 0

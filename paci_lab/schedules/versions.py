@@ -15,11 +15,11 @@ class NeededVersions:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.live = 0
+        self.live = schedule.first_update
         self.used: dict[int, int] = {}  # micro-batch -> version, forward done and backward not
         self.kept: set[int] = set()
         self.peak = 0  # most versions kept at once, the live one not counted
-        self._next = 0
+        self._next = schedule.stream.start
 
     def forward(self, microbatch: int) -> int:
         """Begin a forward; the version that it and its backward use."""

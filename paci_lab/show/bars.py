@@ -9,7 +9,7 @@ import numpy as np
 
 from paci_lab.schedules import KINDS
 from paci_lab.show.palette import FORWARD
-from paci_lab.trace import OPS, WAITS, Trace
+from paci_lab.trace import OPS, SAVING, WAITS, Trace
 
 __all__ = [
     "CYCLE",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 DRAWN = ("wait", "F", "B", "I", "W", "U", "snapshot")
-"""Kinds of bars, in the order they are drawn; all kinds of waiting are one."""
+"""Kinds of bars, in the order they are drawn; all kinds of waiting are one, and both of saving."""
 
 STRIPS = ("in-flight", "version")
 """What can be drawn under the work of a stage."""
@@ -35,7 +35,8 @@ CYCLE = len(FORWARD)
 _AXIS_PX, _DIGIT_PX, _PADDING_PX = 1100, 8, 6
 
 _CODE = {op: code for code, op in enumerate(OPS)}
-_CODES = {kind: [_CODE[op] for op in (WAITS if kind == "wait" else (kind,))] for kind in DRAWN}
+_SEVERAL = {"wait": WAITS, "snapshot": SAVING}
+_CODES = {kind: [_CODE[op] for op in _SEVERAL.get(kind, (kind,))] for kind in DRAWN}
 _BACKWARD = [_CODE["B"], _CODE["I"]]
 
 
@@ -102,9 +103,13 @@ def _words(kind: str, trace: Trace, look: _Lookup) -> np.ndarray:
             for s, n, t, v in zip(stages, numbers, took, trace.version.tolist(), strict=True)
         ]
     elif kind == "snapshot":
+        what = [
+            ("weights", ", to be evaluated off the clock") if code == _CODE["snapshot"] else ("checkpoint", "")
+            for code in trace.op.tolist()
+        ]
         texts = [
-            f"<b>stage {s}: weights saved after update {n}</b><br>takes {t}, to be evaluated off the clock"
-            for s, n, t in zip(stages, numbers, took, strict=True)
+            f"<b>stage {s}: {w} saved after update {n}</b><br>takes {t}{why}"
+            for s, n, t, (w, why) in zip(stages, numbers, took, what, strict=True)
         ]
     elif kind == "wait":
         awaited = {

@@ -27,14 +27,23 @@ _CHUNK_BYTES = 2_000_000  # read at most this much of a file at once, so that a 
 
 
 class _Lines:
-    """Complete lines that a growing file has gained since the last look; a half-written last line is kept for later."""
+    """Complete lines that a growing file has gained since the last look; a half-written last line is kept for later.
+
+    Attributes:
+        cut: a restart has cut the file since the last look, and `new` gave its lines from the first on.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.offset = path, 0
+        self.path, self.offset, self.cut = path, 0, False
 
     def new(self) -> list[bytes]:
+        self.cut = False
         try:
             with open(self.path, "rb") as file:
+                if self.offset:
+                    file.seek(self.offset - 1)
+                    if file.read(1) != b"\n":
+                        self.offset, self.cut = 0, True
                 file.seek(self.offset)
                 text = file.read(_CHUNK_BYTES)
         except OSError:  # not there yet, or gone: what was read before stays
@@ -53,8 +62,10 @@ class _Rank:
         self.columns = np.empty((len(_FIELDS), 1024), dtype=np.int64)
 
     def read(self) -> bool:
-        rows = []
-        for line in self.lines.new():
+        rows, lines = [], self.lines.new()
+        if self.lines.cut:
+            self.count = self.bad = 0
+        for line in lines:
             try:
                 row = json.loads(line)
                 values = [_CODE[row[name]] if name == "op" else row[name] for name in _FIELDS]
@@ -161,7 +172,10 @@ class RunFeed:
             if rank.read():
                 grown = True
                 self.stages = max(self.stages, int(rank.columns[0, : rank.count].max()) + 1)
-        for line in self._metric_lines.new():
+        lines = self._metric_lines.new()
+        if self._metric_lines.cut:
+            self.metrics.clear(), self.validation.clear()
+        for line in lines:
             try:
                 row = json.loads(line)
                 (self.validation if row.get("val_loss") is not None else self.metrics).append(row)
@@ -169,7 +183,7 @@ class RunFeed:
             except (ValueError, AttributeError):
                 self._bad_metrics += 1
         self._result = self._result or _json(self.path / "result.json")
-        self._failure = self._failure or _json(self.path / "failure.json")
+        self._failure = _json(self.path / "failure.json")  # gone again when torchrun starts the run again
         if grown:
             self._grown_at = time.monotonic()
         return grown

@@ -6,7 +6,7 @@ import numpy as np
 
 from paci_lab.schedules import KINDS
 from paci_lab.show.bars import duration_text
-from paci_lab.trace import COMPUTE, OPS, Trace, TraceEvent
+from paci_lab.trace import COMPUTE, OPS, SAVING, Trace, TraceEvent
 
 __all__ = ["Moments", "flushes", "why_idle"]
 
@@ -67,7 +67,7 @@ class Moments:
         event = self.at(stage, time_ns)
         if event is None:
             return self._outside(stage, time_ns)
-        if event.op in COMPUTE or event.op == "snapshot":
+        if event.op in COMPUTE or event.op in SAVING:
             return f"Stage {stage} {self._work(event)}."
         if event.op == "wait-U":
             return (
@@ -100,6 +100,8 @@ class Moments:
     def _work(self, event: TraceEvent) -> str:
         if event.op == "snapshot":
             return f"saves its weights after update {event.microbatch}, to be evaluated off the clock"
+        if event.op == "checkpoint":
+            return f"saves its part of the checkpoint after update {event.microbatch}"
         if event.op == "U":
             return f"makes update {event.microbatch}: weight version {event.version} becomes {event.version + 1}"
         return f"runs {_short(event)} ({self.versions(event.stage, event.microbatch)})"
@@ -130,7 +132,7 @@ class Moments:
         if there.op.startswith("wait"):
             other = "activation" if there.op == "wait-F" else "gradient"
             return f"{words}{far} waits itself for the {other} of micro-batch {there.microbatch}"
-        doing = "saving weights" if there.op == "snapshot" else f"busy with {_short(there)}"
+        doing = "saving weights" if there.op in SAVING else f"busy with {_short(there)}"
         return f"{words}{far} is still {doing}"
 
     def _reason(self, event: TraceEvent, time_ns: int) -> str:
