@@ -68,8 +68,8 @@ def schedule_table(*, ranks: int, window: int, updates: int) -> list[Row]:
 
 
 def _build(name: str, ranks: int, window: int, updates: int) -> Schedule:
-    fields = {field.name: field.default for field in dataclasses.fields(schedule_classes()[name])}
-    return build_schedule(name, stages=ranks * fields.get("chunks", 1), window=window, microbatches=window * updates)
+    stages = ranks * schedule_classes()[name].chunks
+    return build_schedule(name, stages=stages, window=window, microbatches=window * updates)
 
 
 def _costs(schedule: Schedule) -> Costs:

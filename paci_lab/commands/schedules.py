@@ -18,7 +18,7 @@ DEFAULTS = {"stages": 4, "window": 8, "updates": 16}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, help in (
-        ("stages", "ranks; interleaved holds several stages on each"),
+        ("stages", "ranks; interleaved and zb-v hold several stages on each"),
         ("window", "micro-batches per update"),
         ("updates", "windows to simulate"),
     ):
