@@ -104,7 +104,7 @@ def build_schedule(name: str, *, stages: int, microbatches: int, window: int, **
 
 
 def has_option(name: str, option: str) -> bool:
-    """True when `name` is a schedule of this folder that is made with `option` beside stages, microbatches and window."""
+    """True when `name` is a schedule of this folder that has a field `option`."""
     cls = schedule_classes().get(name)
     return cls is not None and option in {field.name for field in dataclasses.fields(cls)}
 

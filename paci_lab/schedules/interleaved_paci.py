@@ -24,24 +24,24 @@ class InterleavedPACI(Interleaved):
             the warm-up of `Interleaved`.
 
     The order: R ranks with V chunks each, stage s on rank r = s mod R as its chunk v = s div R. Micro-batches go
-    through in groups of R. A rank runs the forwards of a group through its first chunk, then its second, and so on, and
-    the backwards through its last chunk, then the one before. After (V-1)R + R-1-r + 1 forwards, and the rank's share of
-    the slack, it takes one backward and one forward in turn to the end of the stream. Each stage makes its update after
-    the last of its own backwards of a window.
+    through in groups of R. A rank runs the forwards of a group through its first chunk, then its second, and so on,
+    and the backwards through its last chunk, then the one before. After (V-1)R + R-1-r + 1 forwards, and the rank's
+    share of the slack, it takes one backward and one forward in turn to the end of the stream. Each stage makes its
+    update after the last of its own backwards of a window.
 
     The bound: let micro-batch k be the q-th of group g. Its forward on chunk v is forward number gVR + vR + q of its
-    rank, its backward is backward number gVR + (V-1-v)R + q. So the rank runs
-    D = 2(V-1-v)R + R-1-r + share of slack backwards between the two (fewer in the fill). Backwards belong to a chunk in
-    runs of R every VR, and the first q of those D, counted back from micro-batch k's own, are chunk v's. The most that
-    are chunk v's, over q, is n = R (D div VR) + min(R-1, D mod VR); the mean is D/V. A stage that steps after every
-    window of a backwards has therefore made at most ceil(n/a) updates between forward and backward, and it holds at most
-    n+1 micro-batches. With V = 1 this would be PACI: n = R-1-r.
+    rank, its backward is backward number gVR + (V-1-v)R + q. So the rank runs D = 2(V-1-v)R + R-1-r + share of slack
+    backwards between the two (fewer in the fill). Backwards belong to a chunk in runs of R every VR, and the first q
+    of those D, counted back from micro-batch k's own, are chunk v's. The most that are chunk v's, over q, is
+    n = R (D div VR) + min(R-1, D mod VR); the mean is D/V. A stage that steps after every window of a backwards has
+    therefore made at most ceil(n/a) updates between forward and backward, and it holds at most n+1 micro-batches.
+    With V = 1 this would be PACI: n = R-1-r.
 
-    Against PACI on the same ranks, in simulation. Without slack: the same activations on the first rank and more on all
-    others, up to 2R-1 micro-batches of gap at the first stage where PACI has R-1, and a latency costs more, because there
-    are V times as many messages between operations V times as short; only the fill and the drain, once in a run, are
-    shorter. With slack R-1 both hide a latency (here up to (F+B)/(2V) of a rank's times) at the same gap; all ranks
-    together then hold the same, and the fullest less: R(1 + (R-1)/(RV)) micro-batches where PACI's holds 2R-1.
+    Against PACI on the same ranks, in simulation. Without slack: the same activations on the first rank and more on
+    all others, 2R-1 micro-batches of gap at the first stage where PACI has R-1, and a latency costs more, because
+    there are V times as many messages between operations V times as short; only the fill and the drain, once in a
+    run, are shorter. With slack R-1 both hide a latency (here up to (F+B)/(2V) of a rank's times); all ranks together
+    then hold the same, and the fullest holds less: R + (R-1)/V micro-batches where PACI's holds 2R-1.
     """
 
     slack: int = 0

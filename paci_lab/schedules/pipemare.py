@@ -1,4 +1,4 @@
-"""PipeMare (arXiv 1910.05124), its learning-rate rescheduling: asynchronous 1F1B whose late gradients take small steps."""
+"""PipeMare's learning rates (arXiv 1910.05124): asynchronous 1F1B whose late gradients take smaller steps at first."""
 
 from __future__ import annotations
 

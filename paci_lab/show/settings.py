@@ -25,7 +25,7 @@ class Settings:
     """One position of the sliders.
 
     Args:
-        schedule, stages, microbatches, window, slack: as in `paci_lab.build_schedule`; slack counts where a schedule has it.
+        schedule, stages, microbatches, window, slack: as in `paci_lab.build_schedule`; slack counts if it has one.
         forward_ms, backward_ms: milliseconds per micro-batch and stage.
         weight_share: part of a backward that its weight half W takes, for schedules that split it.
         update_ms, latency_ms, jitter: as in `paci_lab.Costs`.
