@@ -118,6 +118,8 @@ def measure_schedules(
         name: paced_spec(name, ranks=ranks, window=window, updates=updates, forward_ms=forward_ms) for name in names
     }
     found: dict[str, list[Measured]] = {name: [] for name in specs}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    machine = f"{cpu_model()}, {cores} cores, load {os.getloadavg()[0]:.1f} at the start"
     with tempfile.TemporaryDirectory() as folder:
         for round_ in range(rounds):
             for name in list(specs) if round_ % 2 == 0 else reversed(specs):
@@ -128,9 +130,8 @@ def measure_schedules(
                     run.stop()
                 found[name].append(figures_of(run))
                 done(name, round_)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Record(
-        machine=f"{cpu_model()}, {cores} cores",
+        machine=machine,
         conditions={
             "ranks": ranks,
             "window": window,

@@ -177,6 +177,7 @@ def conditions_of(record: Record) -> str:
         f"Measured: real ranks on paced devices, where a rank's whole forward takes {about['forward_ms']:g} ms and its "
         f"backward {about['backward_ms']:g} ms, however little the work; {rounds}; "
         f"{record.machine}; {overruns} of {operations} operations took longer than stated."
+        + (" The machine was busy, and the figures show it." if overruns > operations / 100 else "")
     )
 
 

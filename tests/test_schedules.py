@@ -254,6 +254,10 @@ def test_more_forwards_than_the_limit_are_refused():
     )
 
 
+def test_an_update_without_its_whole_window_names_what_is_missing():
+    assert "micro-batch 1 is missing" in broken("window", None, "1F0 1B0 1F1 1U0").reason
+
+
 def test_a_deadlock_says_who_waits_for_whom():
     error = broken("deadlock", "0F0 0B0 0F1 0B1 0U0", "1F0 1F1 1B0 1B1 1U0")
     assert "0B0 waits for 1B0" in error.reason and "1F1 waits for 0F1" in error.reason

@@ -135,7 +135,7 @@ class Agent:
                 **when,
                 "train_loss": next(row["train_loss"] for row in rows if row["losses"]),
                 "grad_norm": sum(row["grad_norm"] ** 2 for row in rows) ** 0.5,
-                "learning_rate": rows[0]["learning_rate"],
+                "learning_rate": max(row["learning_rate"] for row in rows),  # a schedule may lower some stages'
             }
         )
         if all(row["snapshot"] for row in rows):
