@@ -113,6 +113,8 @@ def test_a_record_of_other_sizes_or_of_none_is_refused(tmp_path, capsys):
     assert main(["schedules", "--measured", str(tmp_path / "none.json")]) == 2
     assert "a file written by --measure" in capsys.readouterr().err
     assert main(["schedules", "--measure", "--rounds", "0"]) == 2
+    assert main(["schedules", "--measure", "--measured", str(tmp_path / "nowhere" / "figures.json")]) == 2
+    assert "a file in a folder that exists" in capsys.readouterr().err
 
 
 def test_sizes_that_are_none_are_refused(capsys):

@@ -25,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, help in (
         ("stages", "ranks; interleaved and zb-v hold several stages on each"),
         ("window", "micro-batches per update"),
-        ("updates", "windows to simulate"),
+        ("updates", "windows of the stream"),
     ):
         parser.add_argument(f"--{name}", type=int, default=DEFAULTS[name], help=f"{help} (default {DEFAULTS[name]})")
     parser.add_argument(
-        "--measure", action="store_true", help="run each on real, paced ranks; --updates as many as simulated"
+        "--measure", action="store_true", help="run each on real, paced ranks as well, seconds to half a minute each"
     )
     parser.add_argument(
         "--measured", metavar="FILE", help="show the measured figures of FILE; with --measure, write them there"
@@ -105,6 +105,8 @@ def _record(arguments: argparse.Namespace, rows: Sequence[Row], sizes: dict[str,
                 "give the same sizes, or measure these with --measure",
             )
         return record
+    if arguments.measured and not Path(arguments.measured).resolve().parent.is_dir():  # said before minutes of runs
+        raise InputError("--measured", arguments.measured, "a file in a folder that exists", "make the folder first")
     record = measure_schedules(
         [row.schedule for row in rows if not row.refusal],
         **sizes,
