@@ -10,8 +10,8 @@ autocast  weights and messages are float32, and every operation casts what it mu
           anew for every forward, with its cache off, for a cast kept from an earlier forward would be out of date.
 
 In all three the loss and its sums are float32, and validation is in float32 (on the masters in bf16, which round to
-exactly what the run computes with; where replicas share out the optimizer none has all masters, and it is on the rounded
-weights), so that a target loss means the same in each.
+exactly what the run computes with; where replicas share out the optimizer none has all masters, and the rounded weights
+are validated), so that a target loss means the same in each.
 """
 
 from __future__ import annotations

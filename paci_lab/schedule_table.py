@@ -7,12 +7,16 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from paci_lab.errors import InputError
 from paci_lab.schedules import Schedule, build_schedule, schedule_classes, validate, weight_copies
 from paci_lab.simulate import Costs, simulate
 
-__all__ = ["COLUMNS", "Row", "as_markdown", "cells", "schedule_table"]
+if TYPE_CHECKING:
+    from paci_lab.schedule_runs import Measured, Record
+
+__all__ = ["COLUMNS", "Row", "as_markdown", "cells", "columns", "conditions_of", "schedule_table"]
 
 _RULES = {
     "live": "backward on the weights of its moment, up to {gap} newer",
@@ -29,6 +33,9 @@ COLUMNS = (
     "update\ndelay",
     "version rule",
 )
+
+_MEASURED = {"bubble": "bubble,\nmeasured", "throughput\nagainst 1f1b": "against 1f1b,\nmeasured"}
+_KEPT = "weights kept\nbeside"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +75,8 @@ def schedule_table(*, ranks: int, window: int, updates: int) -> list[Row]:
 
 
 def _build(name: str, ranks: int, window: int, updates: int) -> Schedule:
-    fields = {field.name: field.default for field in dataclasses.fields(schedule_classes()[name])}
-    return build_schedule(name, stages=ranks * fields.get("chunks", 1), window=window, microbatches=window * updates)
+    stages = ranks * schedule_classes()[name].chunks
+    return build_schedule(name, stages=stages, window=window, microbatches=window * updates)
 
 
 def _costs(schedule: Schedule) -> Costs:
@@ -122,30 +129,75 @@ def _delay(schedule: Schedule, stage: int) -> int:
     return delay
 
 
-def cells(row: Row) -> list[str]:
-    """The row as text, in the order of `COLUMNS`."""
-    if row.refusal:
-        return [row.schedule, "–", "–", "–", "–", "–", row.refusal]
-    return [
-        row.schedule,
-        f"{100 * row.bubble:.1f} %",
-        f"{row.against_flush:.2f}×",
-        str(row.weight_copies),
-        f"{row.activations:g}",
-        str(row.update_delay),
-        row.version_rule,
-    ]
+def columns(measured: bool) -> list[str]:
+    """Heads of the table: `COLUMNS`, and what real ranks showed beside what is simulated."""
+    if not measured:
+        return list(COLUMNS)
+    heads = [head for column in COLUMNS for head in (column, _MEASURED.get(column)) if head]
+    return [*heads[:-1], _KEPT, heads[-1]]
 
 
-def as_markdown(rows: Sequence[Row], *, command: str, ranks: int, window: int, updates: int) -> str:
-    """A page: the table, and what every schedule says of itself."""
-    head = [column.replace("\n", " ") for column in COLUMNS]
+def cells(row: Row, record: Record | None = None) -> list[str]:
+    """The row as text, in the order of `columns`; "–" where there is no figure."""
+    found = record.schedules.get(row.schedule) if record else None
+    bubble, against = ("–" if row.refusal else text for text in (_share(row.bubble), _times(row.against_flush)))
+    simulated = [row.weight_copies, row.activations]
+    seen = [found.weight_copies, found.activations] if found else simulated
+    counts = ["–" if row.refusal else _counted(*pair) for pair in zip(simulated, seen, strict=True)]
+    delay, rule = ("–", row.refusal) if row.refusal else (str(row.update_delay), row.version_rule)
+    if record is None:
+        return [row.schedule, bubble, against, *counts, delay, rule]
+    timed = [_share(found.bubble), _times(found.against_flush)] if found else ["–", "–"]
+    return [row.schedule, bubble, timed[0], against, timed[1], *counts, delay, _kept(found), rule]
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}×"
+
+
+def _counted(simulated: float, measured: float) -> str:
+    """One figure where both say the same, as they should."""
+    return f"{simulated:g}" if measured == simulated else f"{simulated:g} (measured {measured:g})"
+
+
+def _kept(found: Measured | None) -> str:
+    return "–" if found is None else f"{found.kept_bytes / 1000:.1f} kB"
+
+
+def conditions_of(record: Record) -> str:
+    """What the measured columns of a record come from, in a sentence."""
+    about, overruns = record.conditions, sum(one.overruns for one in record.schedules.values())
+    operations = sum(one.operations for one in record.schedules.values())
+    rounds = "one round" if about["rounds"] == 1 else f"medians of {about['rounds']} rounds in turns"
+    return (
+        f"Measured: real ranks on paced devices, where a rank's whole forward takes {about['forward_ms']:g} ms and its "
+        f"backward {about['backward_ms']:g} ms, however little the work; {rounds}; "
+        f"{record.machine}; {overruns} of {operations} operations took longer than stated."
+        + (" The machine was busy, and the figures show it." if overruns > operations / 100 else "")
+    )
+
+
+def as_markdown(
+    rows: Sequence[Row], record: Record | None = None, *, command: str, ranks: int, window: int, updates: int
+) -> str:
+    """A page: the table, with the measured figures of `record` in it, and what every schedule says of itself."""
+    head = [column.replace("\n", " ") for column in columns(record is not None)]
     about = (
         f"Simulated: {ranks} ranks, {window} micro-batches per update, {updates} updates. "
         "A forward takes 1, a backward 2 (its halves I and W 1 each), messages nothing. Bubble is the idle share of "
         "all ranks' time, fill and drain included. Copies of the weights, activations and update delay are the largest "
         "on any rank. Activations count micro-batches of a whole rank. The update delay counts the updates between the "
         "weights that a forward saw and the weights that its gradient is applied to."
+    )
+    measured = (
+        f"{conditions_of(record)} Copies and activations were counted there too, and are shown twice only where "
+        "they differ. Weights kept beside the live ones are the most on any rank, of a model of a few thousand weights."
+        if record
+        else ""
     )
     lines = [
         "# Schedules",
@@ -154,9 +206,10 @@ def as_markdown(rows: Sequence[Row], *, command: str, ranks: int, window: int, u
         "",
         *textwrap.wrap(about, 120),
         "",
+        *(textwrap.wrap(measured, 120) + [""] if measured else []),
         "| " + " | ".join(head) + " |",
         "|---" * len(head) + "|",
-        *("| " + " | ".join(cells(row)) + " |" for row in rows),
+        *("| " + " | ".join(cells(row, record)) + " |" for row in rows),
         "",
     ]
     for name, cls in schedule_classes().items():

@@ -120,11 +120,13 @@ class TrainSpec:
         "paci", "text", "order of operations: a name of `paci-lab schedules`, my_file.py:MySchedule, or file.csv"
     )
     stages: int = _field(
-        2, "count", "pipeline stages, one process each (interleaved: a process holds --chunks of them)"
+        2, "count", "pipeline stages, one process each (zb-v: a process holds two, interleaved: --chunks of them)"
     )
     window: int = _field(8, "count", "micro-batches per update on a stage (m for a flush schedule, a for PACI)")
     slack: int = _field(0, "count or none", "PACI: forwards that stage 0 admits beyond its N unresolved ones")
-    chunks: int = _field(0, "count or none", "interleaved: stages on every rank (0: the schedule's own, 2)")
+    chunks: int = _field(
+        0, "count or none", "interleaved, interleaved-paci: stages on every rank (0: the schedule's own, 2)"
+    )
     updates: int | None = _field(
         None, "optional count", "windows in the whole run (default 100); or give --microbatches"
     )

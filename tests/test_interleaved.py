@@ -89,3 +89,9 @@ def test_compare_gives_it_the_same_ranks_and_the_same_paces():
     _, spec = parse_contender("interleaved:4", base)
     assert (spec.build_schedule().ranks, spec.stages, spec.total_microbatches) == (2, 4, 16)
     assert spec.pace_forward_ms == 2 and spec.pace_backward_ms == [4, 3, 4, 3]
+    threes = base.replace(schedule="interleaved", chunks=3, stages=6, window=2, pace_backward_ms=9)
+    _, spec = parse_contender("interleaved-paci:4:1", threes)
+    assert (spec.stages, spec.chunks, spec.slack, spec.pace_backward_ms) == (18, 3, 1, 3)
+    _, spec = parse_contender("zb-v:4", base)
+    assert (spec.build_schedule().ranks, spec.stages, spec.chunks) == (2, 4, 0)
+    assert spec.pace_backward_ms == [4, 3, 3, 4]

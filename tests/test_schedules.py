@@ -17,12 +17,15 @@ from paci_lab.schedules import (
     PACI,
     ZBH1,
     ZBH2,
+    ZBV,
     GPipe,
     Interleaved,
+    InterleavedPACI,
     OneFOneB,
     Op,
     PipeDream,
     PipeDream2BW,
+    PipeMare,
     Schedule,
     ScheduleError,
     build_schedule,
@@ -31,7 +34,10 @@ from paci_lab.schedules import (
 )
 from paci_lab.simulate import Costs, simulate
 
-BUILT_IN = (OneFOneB, GPipe, Interleaved, PACI, PipeDream, PipeDream2BW, ZBH1, ZBH2)
+BUILT_IN = (
+    *(OneFOneB, GPipe, Interleaved, ZBH1, ZBH2, ZBV),
+    *(PACI, InterleavedPACI, PipeMare, PipeDream, PipeDream2BW),
+)
 
 
 def text(schedule: Schedule, rank: int) -> str:
@@ -119,7 +125,12 @@ def test_slack_falls_linearly_to_none_at_the_last_stage():
     assert PACI(stages=1, microbatches=4, window=2, slack=3).in_flight(0) == 1
 
 
-NEED_A_WINDOW = ("pipedream-2bw", "interleaved")  # schedules that state what windows and stages they can have
+NEED_A_WINDOW = (
+    "pipedream-2bw",
+    "interleaved",
+    "interleaved-paci",
+    "zb-v",
+)  # schedules that state what windows and stages they can have
 
 
 def test_every_built_in_schedule_is_valid():
@@ -241,6 +252,10 @@ def test_more_forwards_than_the_limit_are_refused():
     assert (
         str(error.op) == "0F1" and "stage 0 would hold 2 unresolved forwards, more than its limit of 1" in error.reason
     )
+
+
+def test_an_update_without_its_whole_window_names_what_is_missing():
+    assert "micro-batch 1 is missing" in broken("window", None, "1F0 1B0 1F1 1U0").reason
 
 
 def test_a_deadlock_says_who_waits_for_whom():

@@ -37,6 +37,13 @@ def test_paci_against_flush_nears_the_ideal_speed_up():
     assert numbers.gap_max == [1] * 7 + [0]
 
 
+def test_slack_counts_for_every_schedule_that_has_it():
+    for schedule, slack, held in (("paci", 3, 7), ("pipemare", 3, 7), ("interleaved-paci", 1, 4), ("1f1b", 3, 4)):
+        trace, numbers = explore(Settings(schedule=schedule, stages=4, slack=slack))
+        assert numbers.held[0] == held == max(trace.in_flight_peak()), schedule
+    assert explore(Settings(schedule="zb-v", stages=8))[1].bubble < 0.05
+
+
 def test_memory_is_that_of_the_activations_held():
     _, numbers = explore(Settings(schedule="paci", stages=4, microbatches=16, window=4, microbatch_size=2))
     one = activation_bytes("GPT-2 medium", stages=4, microbatch_size=2)

@@ -62,11 +62,18 @@ def test_what_torch_lays_out_is_valid_and_simulated_here(tmp_path, name, chunks)
     assert trace.in_flight_peak() == [schedule.in_flight(stage) for stage in range(schedule.stages)]
 
 
-def test_our_interleaved_is_torchs():
+OURS_AND_TORCHS = [
+    *(("interleaved", "ScheduleInterleaved1F1B", *sizes) for sizes in ((2, 2, 4), (4, 2, 8), (4, 3, 12))),
+    *(("zb-v", "ScheduleZBVZeroBubble", ranks, 2, window) for ranks in (1, 2, 3, 4, 8) for window in (1, 4, 7, 15, 20)),
+]
+
+
+def test_ours_are_torchs():
     """Operation by operation."""
-    for ranks, chunks, window in ((2, 2, 4), (4, 2, 8), (4, 3, 12)):
-        order = torch_order("ScheduleInterleaved1F1B", ranks, chunks, window)
-        ours = build_schedule("interleaved", stages=ranks * chunks, chunks=chunks, window=window, microbatches=window)
+    for name, theirs_is, ranks, chunks, window in OURS_AND_TORCHS:
+        order = torch_order(theirs_is, ranks, chunks, window)
+        options = {"chunks": chunks} if name == "interleaved" else {}
+        ours = build_schedule(name, stages=ranks * chunks, window=window, microbatches=window, **options)
         for rank in range(ranks):
             theirs = [str(op) for op in order[rank] if op is not None and op.is_compute_op]
             assert [str(op) for op in ours.ops(rank) if op.kind != "U"] == theirs

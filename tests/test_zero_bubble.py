@@ -10,7 +10,7 @@ from torch import nn
 import paci_lab
 from paci_lab import Costs, simulate, validate
 from paci_lab.runtime.split import SplitBackward
-from paci_lab.schedules import ZBH1, ZBH2
+from paci_lab.schedules import ZBH1, ZBH2, ZBV, OneFOneB
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -55,6 +55,33 @@ def test_ideal_bubbles_and_held_activations(stages, window, updates):
     assert [h2.in_flight(stage) for stage in range(stages)] == [2 * stages - 1] * stages
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("windows", [1, 3])
+def test_zb_v_is_busy_throughout_with_the_activations_of_1f1b(ranks, windows):
+    """Section 6: with F = I = W a rank waits only for its first operation; every rank holds R micro-batches of its own
+    two stages, as many as the first rank of 1F1B holds of its one."""
+    for window in (2 * ranks - 1, 4 * ranks):
+        schedule = ZBV(stages=2 * ranks, window=window, microbatches=windows * window)
+        validate(schedule)
+        trace = simulate(schedule, Costs(forward_ms=1, backward_ms=2))
+        assert trace.bubble_fraction() == pytest.approx(schedule.ideal_bubble_fraction())
+        assert trace.makespan_ns == (6 * windows * window + ranks - 1) * 1e6
+        for rank in range(ranks):
+            mine = [event for event in trace if event.rank == rank and event.op != "U"]
+            assert not any(event.op.startswith("wait") for event in mine[2 * ranks :])
+            held = most = 0
+            for op in schedule.ops(rank):
+                held += (op.kind == "F") - (op.kind == "W")
+                most = max(most, held)
+            assert most / 2 == ranks == OneFOneB(stages=ranks, window=window, microbatches=window).in_flight(0)
+        assert trace.in_flight_peak() == [schedule.in_flight(stage) for stage in range(2 * ranks)]
+
+
+def test_zb_v_needs_two_stages_per_rank():
+    with pytest.raises(paci_lab.InputError, match="stages = 3 .* Try stages 4"):
+        ZBV(stages=3, window=4, microbatches=4)
+
+
 # -- the split on real modules ------------------------------
 
 
@@ -63,6 +90,7 @@ def test_ideal_bubbles_and_held_activations(stages, window, updates):
     [
         {"schedule": "zb-h1", "stages": 3, "window": 4, "microbatches": 10, "optimizer": "muon"},
         {"schedule": "zb-h2", "stages": 2, "window": 3, "microbatches": 8, "optimizer": "adamw"},
+        {"schedule": "zb-v", "stages": 4, "window": 4, "microbatches": 10, "optimizer": "muon"},
     ],
     ids=lambda changes: changes["schedule"],
 )

@@ -17,7 +17,7 @@ from paci_lab.commands.common import (
 )
 from paci_lab.commands.train import follow, gap_text
 from paci_lab.errors import InputError
-from paci_lab.schedules import schedule_classes
+from paci_lab.schedules import Schedule, build_schedule, has_option, schedule_classes
 from paci_lab.spec import TrainSpec
 
 if TYPE_CHECKING:
@@ -71,17 +71,24 @@ def parse_contender(text: str, base: TrainSpec) -> tuple[str, TrainSpec]:
     # The name becomes a folder's, so the path of somebody's own file is left out of it.
     name = Path(text).name.replace(":", "-")
     spec = base.replace(schedule="1f1b", window=window, chunks=0)  # the same micro-batches, whatever chunks may be
-    if schedule != "interleaved":
+    cls = schedule_classes().get(schedule)
+    if cls is None or cls.chunks == 1:
         return name, spec.replace(schedule=schedule, slack=slack)
-    # The same ranks hold `chunks` stages each, and a paced stage has its share of the rank's time.
-    chunks = base.chunks or 2
-    paces = {field: _shared(getattr(base, field), chunks) for field in ("pace_forward_ms", "pace_backward_ms")}
-    return name, spec.replace(schedule=schedule, slack=slack, chunks=chunks, stages=base.stages * chunks, **paces)
+    # The same ranks hold several stages each, and a paced stage has its share of the rank's time.
+    asked = base.chunks if has_option(schedule, "chunks") else 0
+    chunks = asked or cls.chunks
+    sizes = {"stages": base.stages * chunks, "window": window, "slack": slack, "chunks": asked}
+    built = build_schedule(schedule, microbatches=spec.total_microbatches, **sizes)
+    paces = {field: _shared(getattr(base, field), built) for field in ("pace_forward_ms", "pace_backward_ms")}
+    return name, spec.replace(schedule=schedule, **sizes, **paces)
 
 
-def _shared(pace: float | list[float], chunks: int) -> float | list[float]:
-    """Durations of the ranks as durations of the stages that they hold, rank s mod R for stage s."""
-    return [rank / chunks for _ in range(chunks) for rank in pace] if isinstance(pace, list) else pace / chunks
+def _shared(pace: float | list[float], schedule: Schedule) -> float | list[float]:
+    """Durations of the ranks as durations of the stages that they hold."""
+    share = schedule.ranks / schedule.stages
+    if not isinstance(pace, list):
+        return pace * share
+    return [pace[schedule.rank_of(stage)] * share for stage in range(schedule.stages)]
 
 
 def run(arguments: argparse.Namespace) -> int:

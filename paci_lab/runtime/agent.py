@@ -169,7 +169,7 @@ class Agent:
                     "grad_norm": None
                     if any(row["skipped"] for row in first)
                     else sum(row["grad_norm"] ** 2 for row in first) ** 0.5,
-                    "learning_rate": rows[0]["learning_rate"],
+                    "learning_rate": max(row["learning_rate"] for row in rows),  # a schedule may lower some
                 }
             )
         if all(row["snapshot"] for row in first) and update not in self.judged:

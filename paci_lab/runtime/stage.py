@@ -187,6 +187,7 @@ class Stage:
             warmup=spec.warmup,
             final=spec.final_learning_rate,
         )
+        factor *= self.schedule.learning_rate_factor(self.stage, self.tokens / self.total_tokens)
         self.optimizer.scale_learning_rate(factor)
         norm = self.gradient_norm()
         skipped, clipping = not math.isfinite(norm), None

@@ -10,39 +10,46 @@ from paci_lab.errors import InputError
 from paci_lab.schedules.drained import Drained, drained
 from paci_lab.schedules.gpipe import GPipe
 from paci_lab.schedules.interleaved import Interleaved
+from paci_lab.schedules.interleaved_paci import InterleavedPACI
 from paci_lab.schedules.one_f_one_b import OneFOneB
 from paci_lab.schedules.op import KINDS, Op
 from paci_lab.schedules.own import excerpt_of, further_fields, is_own, own_schedule
 from paci_lab.schedules.paci import PACI
 from paci_lab.schedules.pipedream import PipeDream
 from paci_lab.schedules.pipedream_2bw import PipeDream2BW
+from paci_lab.schedules.pipemare import PipeMare
 from paci_lab.schedules.schedule import Schedule
 from paci_lab.schedules.torch_csv import TorchCsv, from_csv, to_csv
 from paci_lab.schedules.validate import ScheduleError, inputs_of, validate
 from paci_lab.schedules.versions import NeededVersions, weight_copies
 from paci_lab.schedules.zb_h1 import ZBH1
 from paci_lab.schedules.zb_h2 import ZBH2
+from paci_lab.schedules.zb_v import ZBV
 
 __all__ = [
     "KINDS",
     "Drained",
     "GPipe",
     "Interleaved",
+    "InterleavedPACI",
     "NeededVersions",
     "OneFOneB",
     "Op",
     "PACI",
     "PipeDream",
     "PipeDream2BW",
+    "PipeMare",
     "Schedule",
     "ZBH1",
     "ZBH2",
+    "ZBV",
     "ScheduleError",
     "TorchCsv",
     "build_schedule",
     "drained",
     "excerpt_of",
     "from_csv",
+    "has_option",
     "inputs_of",
     "is_own",
     "own_schedule",
@@ -99,7 +106,12 @@ def build_schedule(name: str, *, stages: int, microbatches: int, window: int, **
     return cls(stages=stages, microbatches=microbatches, window=window, **options)
 
 
+def has_option(name: str, option: str) -> bool:
+    """True when `name` is a schedule of this folder that has a field `option`."""
+    cls = schedule_classes().get(name)
+    return cls is not None and option in {field.name for field in dataclasses.fields(cls)}
+
+
 def _having(option: str) -> str:
     """Names of the schedules with a field `option`."""
-    classes = schedule_classes().items()
-    return " or ".join(name for name, cls in classes if option in {field.name for field in dataclasses.fields(cls)})
+    return " or ".join(name for name in schedule_classes() if has_option(name, option))

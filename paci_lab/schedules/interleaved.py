@@ -38,6 +38,10 @@ class Interleaved(Schedule):
         if self.stages % self.chunks or self.stages == self.chunks:
             allowed = f"a multiple of chunks = {self.chunks}, for at least two ranks"
             raise InputError("stages", self.stages, allowed, f"try stages {self.chunks * max(2, self.ranks)}")
+        self.check_window()
+
+    def check_window(self) -> None:
+        """Raise InputError for a window, or a stream, that this order cannot be laid out for."""
         if self.window % self.ranks or self.microbatches % self.ranks:
             allowed = f"a multiple of {self.ranks}, the number of ranks (stages / chunks), as is the whole stream"
             value = self.window if self.window % self.ranks else f"{self.window} in {self.microbatches} micro-batches"

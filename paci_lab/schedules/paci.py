@@ -9,7 +9,7 @@ from paci_lab.errors import InputError
 from paci_lab.schedules.op import Op
 from paci_lab.schedules.schedule import Schedule, never_drained
 
-__all__ = ["PACI"]
+__all__ = ["PACI", "check_slack", "share_of_slack"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,7 @@ class PACI(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.slack, bool) or not isinstance(self.slack, int) or self.slack < 0:
-            raise InputError("slack", self.slack, "a whole number from 0", "use slack 0 for the paper's PACI")
+        check_slack(self.slack)
 
     def ops(self, rank: int) -> Iterator[Op]:
         yield from never_drained(self, rank)
@@ -45,8 +44,7 @@ class PACI(Schedule):
 
     def slack_of(self, stage: int) -> int:
         """The share of the slack that `stage` gets: slack * (N-1-s)/(N-1), rounded."""
-        after = self.stages - 1
-        return (2 * self.slack * (after - stage) + after) // (2 * after) if after else 0
+        return share_of_slack(self.slack, stage, self.stages)
 
     def excerpt(self) -> Schedule:
         window = min(self.window, max(512, 2 * self.stages))
@@ -59,3 +57,15 @@ class PACI(Schedule):
     def ideal_bubble_fraction(self) -> float:
         # The pipeline fills and drains once in the whole stream.
         return (self.stages - 1) / (self.microbatches + self.stages - 1)
+
+
+def check_slack(slack: int) -> None:
+    """Raise InputError for what is no slack."""
+    if isinstance(slack, bool) or not isinstance(slack, int) or slack < 0:
+        raise InputError("slack", slack, "a whole number from 0", "use slack 0 for the paper's PACI")
+
+
+def share_of_slack(slack: int, place: int, places: int) -> int:
+    """What place 0 .. places-1 of a pipeline gets of the slack: all of it at the first, none at the last."""
+    after = places - 1
+    return (2 * slack * (after - place) + after) // (2 * after) if after else 0

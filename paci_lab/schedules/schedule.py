@@ -36,6 +36,9 @@ class Schedule(ABC):
     weight_policy: ClassVar[str] = "live"
     """How a stage keeps its weights, in a word: "live" is one copy, and whatever it holds at that moment is used."""
 
+    chunks: ClassVar[int] = 1
+    """Stages on every rank."""
+
     def __post_init__(self) -> None:
         for field in ("stages", "microbatches", "window"):
             value = getattr(self, field)
@@ -74,6 +77,10 @@ class Schedule(ABC):
     def gap_bound(self, stage: int) -> int:
         """Most updates `stage` makes between a micro-batch's forward and its backward."""
         return 0
+
+    def learning_rate_factor(self, stage: int, share: float) -> float:
+        """Factor on the run's learning rate for an update of `stage` that brings it to `share` of the run's tokens."""
+        return 1.0
 
     @abstractmethod
     def ideal_bubble_fraction(self) -> float:

@@ -170,7 +170,7 @@ def to_csv(schedule: Schedule) -> str:
             "schedule",
             schedule.name,
             "a flush schedule: torch makes its update outside of the schedule, when the pipeline is empty",
-            "export 1f1b, gpipe, interleaved, zb-h1 or zb-h2",
+            "export 1f1b, gpipe, interleaved, zb-h1, zb-h2 or zb-v",
         )
     one = schedule.shortened(schedule.window)
     slots = [[op if op is not None and op.kind != "U" else None for op in slot] for slot in dry_run(one)]

@@ -151,11 +151,13 @@ class _Walk:
         if kind == "U":
             window = list(schedule.window_microbatches(number))
             if number != self.version[stage] or sorted(self.gathered[stage]) != window:
+                absent = sorted(set(window) - set(self.gathered[stage]))
                 self.fail(
                     "window",
                     op,
                     f"update {self.version[stage]} must follow the backwards of its window, "
-                    f"not those of micro-batches {self.gathered[stage]}",
+                    f"not those of micro-batches {self.gathered[stage]}"
+                    + (f"; micro-batch {absent[0]} is missing" if absent else ""),
                 )
             self.version[stage] += 1
             self.gathered[stage].clear()

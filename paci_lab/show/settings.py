@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from paci_lab.schedules import Schedule, build_schedule, is_own, validate
+from paci_lab.schedules import Schedule, build_schedule, has_option, is_own, validate
 from paci_lab.simulate import Costs, simulate
 from paci_lab.trace import Trace
 
@@ -25,7 +25,7 @@ class Settings:
     """One position of the sliders.
 
     Args:
-        schedule, stages, microbatches, window, slack: as in `paci_lab.build_schedule`; slack counts for PACI only.
+        schedule, stages, microbatches, window, slack: as in `paci_lab.build_schedule`; slack counts if it has one.
         forward_ms, backward_ms: milliseconds per micro-batch and stage.
         weight_share: part of a backward that its weight half W takes, for schedules that split it.
         update_ms, latency_ms, jitter: as in `paci_lab.Costs`.
@@ -51,7 +51,7 @@ class Settings:
 
     def build(self) -> Schedule:
         """The schedule; raises InputError for settings that no schedule has."""
-        slack = {"slack": self.slack} if self.schedule == "paci" else {}
+        slack = {"slack": self.slack} if has_option(self.schedule, "slack") else {}
         return build_schedule(
             self.schedule, stages=self.stages, microbatches=self.microbatches, window=self.window, **slack
         )
