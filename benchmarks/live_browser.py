@@ -30,12 +30,13 @@ spec = paci_lab.TrainSpec(schedule="paci", stages=8, window=8, updates=5_000, de
 run = paci_lab.launch(spec, "run")""",
     "run.live()",
 )
-CHART = "[...document.querySelectorAll('.js-plotly-plot')].filter(c => c.data).at(-1)"
-BARS = f"{CHART}.data.filter(d => d.type === 'bar').reduce((sum, d) => sum + (d.x?.length ?? 0), 0)"
+CANVAS = "document.querySelector('canvas.paci-lab-moving')"
+BARS = f"Number({CANVAS}?.dataset.bars ?? 0)"
 COUNT = f"""seconds => new Promise(done => {{
-    let drawn = 0; const chart = {CHART}, one = () => drawn++;
-    chart.on('plotly_afterplot', one);
-    setTimeout(() => {{ chart.removeListener('plotly_afterplot', one); done(drawn / seconds) }}, 1000 * seconds) }})"""
+    let drawn = 0;
+    const watch = new MutationObserver(() => drawn++);
+    watch.observe({CANVAS}, {{ attributes: true, attributeFilter: ["data-number"] }});
+    setTimeout(() => {{ watch.disconnect(); done(drawn) }}, 1000 * seconds) }})"""
 
 
 @contextmanager
