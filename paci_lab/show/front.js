@@ -13,9 +13,9 @@ function pageIsDark(el) {
 
 // What a picture is made of: a rectangle is [from, to, top, bottom] in the units of the chart's axes.
 function unpack(picture) {
-  const floats = new Float32Array(picture.boxes.buffer.slice(picture.boxes.byteOffset, picture.boxes.byteOffset + picture.boxes.byteLength));
   const bytes = (view) => new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
-  return { ...picture, boxes: floats, looks: bytes(picture.looks), packed: bytes(picture.words), texts: picture.texts };
+  const boxes = new Float32Array(bytes(picture.boxes).slice().buffer);  // a copy, for floats must begin at a multiple of 4
+  return { ...picture, boxes, looks: bytes(picture.looks), packed: bytes(picture.words) };
 }
 
 function fillOf(ctx, look) {
@@ -96,6 +96,7 @@ class Painter {
       }
     }
     canvas.dataset.bars = looks.length;
+    canvas.dataset.until = span[0] + boxes.reduce((last, value, i) => (i % 4 === 1 ? Math.max(last, value) : last), 0);
     if (this.tip.parentElement) this.point(this.last);  // the bars have moved on under the pointer
   }
 
