@@ -73,7 +73,7 @@ def watching_overhead(pairs: int = 12, seconds: float = 6.0) -> None:
     """What watching takes from one and the same run, in slices that are watched and not, in turns.
 
     Processor time says it with far less noise than run times do: that of the watching thread, as a share of the cores,
-    and that of the run's processes per update, which would grow if the watcher disturbed them. The browser is not in
+    and that of the run's processes per operation, which would grow if the watcher disturbed them. The browser is not in
     it: answers that cost nothing stand in for it.
     """
     specs = {
@@ -120,16 +120,13 @@ def _slices(name: str, run: Run, pairs: int, seconds: float) -> None:
         spent = {}
         for watched in (True, False) if pair % 2 else (False, True):
             view = _watch(run.path) if watched else None
-            feed.poll()
-            before = (_processor_s(processes), time.perf_counter(), time.process_time(), len(feed.metrics))
+            before = (_processor_s(processes), time.perf_counter(), time.process_time(), _operations(feed))
             time.sleep(seconds)
             own = time.process_time() - before[2]
             took = time.perf_counter() - before[1]
             used = _processor_s(processes) - before[0]
-            while feed.poll():
-                pass
-            updates = len(feed.metrics) - before[3]
-            spent[watched] = (used / updates, took / updates)
+            done = _operations(feed) - before[3]
+            spent[watched] = (used / done, took / done)
             if view is not None:
                 shares.append(own / (took * (os.cpu_count() or 1)))
                 drawings.append(view.frames / took)
@@ -138,8 +135,15 @@ def _slices(name: str, run: Run, pairs: int, seconds: float) -> None:
         wall.append(spent[True][1] / spent[False][1])
     print(f"{name}, watched at {statistics.median(drawings):.1f} drawings a second:")
     print(f"  the watching thread takes {_spread([100 * share for share in shares])} % of the cores")
-    print(f"  processor time of the run's processes per update, watched / not: {_spread(work)}")
-    print(f"  wall time per update, watched / not: {_spread(wall)}", flush=True)
+    print(f"  processor time of the run's processes per operation, watched / not: {_spread(work)}")
+    print(f"  wall time per operation, watched / not: {_spread(wall)}", flush=True)
+
+
+def _operations(feed: RunFeed) -> int:
+    """Forwards and backwards that the run has done so far."""
+    while feed.poll():
+        pass
+    return len(feed.trace().of_kind("F", "B"))
 
 
 def _watch(path: Path) -> LiveView:

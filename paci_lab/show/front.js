@@ -52,7 +52,7 @@ class Painter {
       chart?.addEventListener("mousemove", this.move);
       chart?.addEventListener("mouseleave", this.leave);
     }
-    return chart?._fullLayout?.xaxis?._length ? chart : null;
+    return chart?._fullLayout?.meta?.gantt && chart._fullLayout.xaxis._length ? chart : null;
   }
 
   stop() {
@@ -71,6 +71,7 @@ class Painter {
       this.tip.remove();
     } else this.paint(chart);
     this.canvas.dataset.number = picture.number ?? 0;
+    return chart !== null;
   }
 
   paint(chart) {
@@ -137,8 +138,8 @@ function render({ model, el }) {
     cancelAnimationFrame(waiting);
     waiting = requestAnimationFrame(() => {
       const picture = model.get("picture");
-      painter.show(picture);
-      setTimeout(() => say("seen", picture.number ?? 0));  // once the page has been painted
+      // An answer once the page has been painted, and none before plotly is there: until then it gets whole pictures.
+      if (painter.show(picture)) setTimeout(() => say("seen", picture.number ?? 0));
     });
   };
   model.on("change:picture", draw);

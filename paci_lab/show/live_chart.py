@@ -53,17 +53,13 @@ class LiveChart:
             },
             yaxis3={**axis, "anchor": "x3", "title": {"text": "loss", "font": {"size": 14}}},
         )
+        _place_loss(figure.layout)  # before it is a widget, whose every change is a message
         self.figure, self.moving = figure_widget(figure), False
-        self._place_loss()
-
-    def _place_loss(self) -> None:
-        layout = self.figure.layout
-        layout.yaxis3.domain = [0, _LOSS_PX / (layout.height - layout.margin.t - layout.margin.b)]
 
     def rest(self, trace: Trace, shown_ms: tuple[float, float]) -> dict[str, Any]:
         """Let plotly draw the bars; the picture for the browser then has none."""
         update_gantt(self.figure, trace, origin_ns=0, between_ms=shown_ms)
-        self._place_loss()
+        _place_loss(self.figure.layout)
         self.moving = False
         return {}
 
@@ -84,7 +80,7 @@ class LiveChart:
                 drawn.visible = slot["visible"]
         for path, value in layout.items():
             self.figure.layout[path] = value
-        self._place_loss()
+        _place_loss(self.figure.layout)
         return moving_picture(self.figure, slots, tuple(layout["xaxis.range"]), max(trace.stages, 1))
 
     def draw_loss(self, losses: dict[str, tuple[list[float], list[float]]]) -> None:
@@ -94,3 +90,7 @@ class LiveChart:
                 seconds, values = losses[key]
                 stride = -(-len(seconds) // _POINTS) or 1
                 drawn.x, drawn.y = seconds[::stride], values[::stride]
+
+
+def _place_loss(layout: Any) -> None:
+    layout.yaxis3.domain = [0, _LOSS_PX / (layout.height - layout.margin.t - layout.margin.b)]
