@@ -36,7 +36,7 @@ COUNT = f"""seconds => new Promise(done => {{
     let drawn = 0;
     const watch = new MutationObserver(() => drawn++);
     watch.observe({CANVAS}, {{ attributes: true, attributeFilter: ["data-number"] }});
-    setTimeout(() => {{ watch.disconnect(); done(drawn) }}, 1000 * seconds) }})"""
+    setTimeout(() => {{ watch.disconnect(); done(drawn / seconds) }}, 1000 * seconds) }})"""
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def main(rounds: int = 5, seconds: int = 6) -> None:
         page.locator(".jp-Cell").first.click(position={"x": 200, "y": 20})
         for _ in CELLS:
             page.keyboard.press("Shift+Enter")
-        page.locator(".js-plotly-plot .barlayer path").first.wait_for(state="attached")
+        page.locator("canvas.paci-lab-moving").first.wait_for(state="attached")
         while page.evaluate(f"() => {BARS}") < 900:
             page.wait_for_timeout(500)
         found = [page.evaluate(COUNT, seconds) for _ in range(rounds)]
