@@ -30,12 +30,13 @@ spec = paci_lab.TrainSpec(schedule="paci", stages=8, window=8, updates=5_000, de
 run = paci_lab.launch(spec, "run")""",
     "run.live()",
 )
-CHART = "[...document.querySelectorAll('.js-plotly-plot')].filter(c => c.data).at(-1)"
-BARS = f"{CHART}.data.filter(d => d.type === 'bar').reduce((sum, d) => sum + (d.x?.length ?? 0), 0)"
+CANVAS = "document.querySelector('canvas.paci-lab-moving')"
+BARS = f"Number({CANVAS}?.dataset.bars ?? 0)"
 COUNT = f"""seconds => new Promise(done => {{
-    let drawn = 0; const chart = {CHART}, one = () => drawn++;
-    chart.on('plotly_afterplot', one);
-    setTimeout(() => {{ chart.removeListener('plotly_afterplot', one); done(drawn / seconds) }}, 1000 * seconds) }})"""
+    let drawn = 0;
+    const watch = new MutationObserver(() => drawn++);
+    watch.observe({CANVAS}, {{ attributes: true, attributeFilter: ["data-number"] }});
+    setTimeout(() => {{ watch.disconnect(); done(drawn / seconds) }}, 1000 * seconds) }})"""
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def main(rounds: int = 5, seconds: int = 6) -> None:
         page.locator(".jp-Cell").first.click(position={"x": 200, "y": 20})
         for _ in CELLS:
             page.keyboard.press("Shift+Enter")
-        page.locator(".js-plotly-plot .barlayer path").first.wait_for(state="attached")
+        page.locator("canvas.paci-lab-moving").first.wait_for(state="attached")
         while page.evaluate(f"() => {BARS}") < 900:
             page.wait_for_timeout(500)
         found = [page.evaluate(COUNT, seconds) for _ in range(rounds)]

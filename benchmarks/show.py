@@ -1,27 +1,30 @@
 """How long charts and notebook views take on the server's side, and what watching costs a run.
 
 python -m benchmarks.show            redraws only, seconds
-python -m benchmarks.show overhead   a real run watched and not watched, in turns, minutes
+python -m benchmarks.show overhead   two real runs, each watched and not watched in turns, six minutes
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import plotly.graph_objects as go
 
 import paci_lab
 from benchmarks.machine import machine_line
+from paci_lab.runtime.launch import Run
 from paci_lab.show.explorer import explorer
 from paci_lab.show.feed import RunFeed
 from paci_lab.show.gantt import gantt, update_gantt
-from paci_lab.show.live import live
+from paci_lab.show.live import LiveView, live
+from paci_lab.show.live_chart import LiveChart
 from paci_lab.trace import Trace
 
 __all__ = ["explorer_refresh", "gantt_redraw", "live_frame", "main", "watching_overhead"]
@@ -55,37 +58,134 @@ def live_frame(repeats: int = 30) -> None:
     with tempfile.TemporaryDirectory() as folder:
         feed = RunFeed(_write(Path(folder), trace))
         feed.poll()
-        figure = go.FigureWidget(gantt(Trace([], source="measured", stages=8), origin_ns=0))
-        moments = iter(range(5_000_000_000, 20_000_000_000, 100_000_000))
+        chart = LiveChart("measured", 8, theme="light", strips=())
+        for name, draw in (("moving", chart.move), ("at rest", chart.rest)):
+            moments = iter(range(5_000_000_000, 20_000_000_000, 100_000_000))
 
-        def draw() -> None:
-            part, start, end = feed.window(next(moments), 1000)
-            update_gantt(figure, part, origin_ns=0, between_ms=(start / 1e6, end / 1e6))
+            def one(draw: Callable = draw, moments: Iterator[int] = moments) -> None:
+                part, start, end = feed.window(next(moments), 1000)
+                draw(part, (start / 1e6, end / 1e6))
 
-        report("live view, one drawing of 1,000 events", timed(draw, repeats))
+            report(f"live view, one drawing of 1,000 events, {name}", timed(one, repeats))
 
 
-def watching_overhead(pairs: int = 3) -> None:
-    """Seconds per update of two real-compute stages, watched by a live view and not, in turns."""
-    spec = paci_lab.TrainSpec(schedule="paci", stages=2, window=8, updates=30, model="pico", microbatch_size=8)
-    ratios = []
+def watching_overhead(pairs: int = 12, seconds: float = 6.0) -> None:
+    """What watching takes from one and the same run, in slices that are watched and not, in turns.
+
+    Processor time says it with far less noise than run times do: that of the watching thread, as a share of the cores,
+    and that of the run's processes per operation, which would grow if the watcher disturbed them. The browser is not in
+    it: answers that cost nothing stand in for it.
+    """
+    specs = {
+        "two computing stages": paci_lab.TrainSpec(
+            schedule="paci",
+            stages=2,
+            window=8,
+            updates=1_000_000,
+            model="pico",
+            microbatch_size=8,
+            validation_batches=1,
+        ),
+        "eight paced stages": paci_lab.TrainSpec(
+            schedule="paci",
+            stages=8,
+            window=8,
+            updates=1_000_000,
+            microbatch_size=1,
+            validation_batches=1,
+            model="gpt:blocks=8,width=16,heads=1,context=16",
+            pace_forward_ms=25,
+            pace_backward_ms=50,
+        ),
+    }
+    for name, spec in specs.items():
+        with tempfile.TemporaryDirectory() as folder:
+            run = paci_lab.launch(spec, Path(folder) / "run")
+            try:
+                _slices(name, run, pairs, seconds)
+            finally:
+                run.stop()
+
+
+def _slices(name: str, run: Run, pairs: int, seconds: float) -> None:
+    while not (run.path / "metrics.jsonl").exists():
+        time.sleep(0.5)
+    feed = RunFeed(run.path)
+    while len(feed.metrics) < 3:
+        time.sleep(0.5)
+        feed.poll()
+    processes = _below(os.getpid())
+    shares, work, wall, drawings = [], [], [], []
     for pair in range(pairs):
-        seconds = {}
+        spent = {}
         for watched in (True, False) if pair % 2 else (False, True):
-            with tempfile.TemporaryDirectory() as folder:
-                run = paci_lab.launch(spec, Path(folder) / "run")
-                view = live(run.path) if watched else None
-                seconds[watched] = run.wait()["seconds_per_update"]
-                if view is not None:
-                    view.close()
-        ratios.append(seconds[True] / seconds[False])
-        print(
-            f"  pair {pair}: watched {seconds[True]:.4f} s, not watched {seconds[False]:.4f} s per update", flush=True
-        )
-    print(
-        f"watching a run: {statistics.median(ratios):.3f}x the time per update "
-        f"(median of {pairs} pairs, {min(ratios):.3f} to {max(ratios):.3f})"
-    )
+            view = _watch(run.path) if watched else None
+            before = (_processor_s(processes), time.perf_counter(), time.process_time(), _operations(feed))
+            time.sleep(seconds)
+            own = time.process_time() - before[2]
+            took = time.perf_counter() - before[1]
+            used = _processor_s(processes) - before[0]
+            done = _operations(feed) - before[3]
+            spent[watched] = (used / done, took / done)
+            if view is not None:
+                shares.append(own / (took * (os.cpu_count() or 1)))
+                drawings.append(view.frames / took)
+                view.close()
+        work.append(spent[True][0] / spent[False][0])
+        wall.append(spent[True][1] / spent[False][1])
+    print(f"{name}, watched at {statistics.median(drawings):.1f} drawings a second:")
+    print(f"  the watching thread takes {_spread([100 * share for share in shares])} % of the cores")
+    print(f"  processor time of the run's processes per operation, watched / not: {_spread(work)}")
+    print(f"  wall time per operation, watched / not: {_spread(wall)}", flush=True)
+
+
+def _operations(feed: RunFeed) -> int:
+    """Forwards and backwards that the run has done so far."""
+    while feed.poll():
+        pass
+    return len(feed.trace().of_kind("F", "B"))
+
+
+def _watch(path: Path) -> LiveView:
+    view = live(path)
+    view.front.observe(lambda change: setattr(view.front, "seen", change["new"]["number"]), "picture")
+    view.front.seen = 0
+    return view
+
+
+def _below(ancestor: int) -> list[int]:
+    """All descendants of a process: of this one, those are the run's agent, ranks and evaluator."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(entry.read_text().rpartition(")")[2].split()[1]) == ancestor:
+                found += [int(entry.parent.name), *_below(int(entry.parent.name))]
+    return found
+
+
+def _processor_s(processes: list[int]) -> float:
+    """Seconds of processor time that these processes have taken so far, in user and kernel mode."""
+    ticks = 0
+    for process in processes:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _spread(values: list[float]) -> str:
+    """Median and its 95 % interval by order statistics (of 12 values: the third and the tenth)."""
+    ordered = sorted(values)
+    low = _first_within(len(ordered))
+    return f"{statistics.median(ordered):.3f} (95 % interval {ordered[low]:.3f} to {ordered[-1 - low]:.3f})"
+
+
+def _first_within(count: int) -> int:
+    """Index of the ordered value at which the 95 % interval of the median of `count` values begins."""
+    index, chance = 0, 0.5**count
+    while chance + math.comb(count, index + 1) * 0.5**count <= 0.025:
+        index += 1
+        chance += math.comb(count, index) * 0.5**count
+    return index
 
 
 def timed(action: Callable[[], object], repeats: int) -> list[tuple[float, float]]:

@@ -119,6 +119,8 @@ def newest_bar(page: Page) -> float:
     return page.evaluate(
         f"() => {{ const c = {CHARTS}.at(-1); if (!c) return 0; "
         "const unit = (c.layout.xaxis.title?.text ?? '').includes('(s)') ? 1000 : 1; "
+        "const painted = c.querySelector('canvas.paci-lab-moving'); "
+        "if (painted) return unit * painted.dataset.until; "
         "return unit * Math.max(0, ...c.data.filter(d => d.type === 'bar' && d.x && d.base)"
         ".flatMap(d => Array.from(d.base, (b, i) => b + d.x[i]))); }"
     )
@@ -204,6 +206,26 @@ def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
     shoot("lesson-00-dark")
     for selector in (".jp-OutputArea-output p", ".js-plotly-plot .xtick text", ".js-plotly-plot .legendtext"):
         assert contrast(page, selector) >= 4.5, selector
+    paper = page.locator(".js-plotly-plot .main-svg").first
+    assert paper.evaluate("svg => svg.style.background").replace(" ", "") == "rgb(20,23,28)"  # it follows the page
+
+    # ... a bar that moves says what it is, and a picture that is held is plotly's again ...
+    canvas = page.locator("canvas.paci-lab-moving")
+    box = canvas.bounding_box()
+    for step in range(40):  # a busy machine's bars may be waiting anywhere
+        page.mouse.move(box["x"] + box["width"] * (0.95 - step / 50), box["y"] + box["height"] / 4)
+        page.wait_for_timeout(100)
+        if page.locator(".paci-lab-tip").count():
+            break
+    assert "stage" in page.locator(".paci-lab-tip").inner_text()
+    shoot("lesson-00-hover")
+    page.mouse.move(5, 5)
+    page.locator("button.jupyter-button", has_text="Pause").filter(visible=True).last.click()
+    canvas.wait_for(state="detached")
+    page.locator(".js-plotly-plot .barlayer path").first.wait_for(state="attached")
+    shoot("lesson-00-paused")
+    page.locator("button.jupyter-button", has_text="Live").filter(visible=True).last.click()
+    advances(page, times=2)
 
     # ... and Stop stops while another cell waits for the end.
     page.locator(".jp-CodeCell", has_text="flush.wait()").locator(".cm-content").click()

@@ -11,6 +11,7 @@ from paci_lab.errors import InputError
 from paci_lab.schedules import build_schedule
 from paci_lab.show.explorer import explorer
 from paci_lab.show.notebook import figure_widget
+from paci_lab.show.palette import DARK, LIGHT
 from paci_lab.show.settings import Settings, activation_bytes, explore
 from paci_lab.show.why import Moments, flushes, why_idle
 from paci_lab.simulate import Costs, simulate
@@ -175,3 +176,12 @@ def test_a_missing_notebook_package_is_named_with_its_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "anywidget" else found(name))
     with pytest.raises(InputError, match="pip install anywidget"):
         figure_widget(None)
+
+
+def test_the_explorer_follows_the_page():
+    view = explorer(stages=2, microbatches=8)
+    view.front.page = "dark"
+    assert view.figure.layout.paper_bgcolor == DARK.background and view.figure.data[-1].line.color == DARK.ink
+    assert view.figure.layout.annotations[0].font.color == DARK.ink
+    view.front.page = "light"
+    assert view.figure.layout.paper_bgcolor == LIGHT.background

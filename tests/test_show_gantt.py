@@ -11,7 +11,7 @@ import pytest
 from paci_lab.errors import InputError
 from paci_lab.schedules import build_schedule
 from paci_lab.show.bars import Rows, bar_arrays, duration_text, fitting_numbers, held_steps, version_spans
-from paci_lab.show.gantt import gantt, gantt_pair, update_gantt
+from paci_lab.show.gantt import STRIPS, gantt, gantt_pair, retheme, update_gantt
 from paci_lab.show.palette import BACKWARD, DARK, FORWARD, LIGHT, contrast, ink_on, swap
 from paci_lab.simulate import Costs, simulate
 from paci_lab.trace import Trace, TraceEvent
@@ -262,3 +262,12 @@ def test_wrong_options_are_refused(wrong):
 def test_a_pair_is_updated_with_two_traces():
     with pytest.raises(InputError, match="2, as many"):
         update_gantt(gantt_pair(run(), run(), names=("a", "b")), run())
+
+
+def test_a_figure_that_changes_its_theme_is_one_made_in_it():
+    trace = simulate(build_schedule("zb-h1", stages=3, microbatches=8, window=4), Costs(update_ms=0.2))
+    figure = gantt(trace, strips=STRIPS, title="a title")
+    for theme in ("dark", "light"):
+        retheme(figure, theme)
+        update_gantt(figure, trace)
+        assert figure.to_json() == gantt(trace, theme=theme, strips=STRIPS, title="a title").to_json()

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import threading
 
+import numpy as np
 import pytest
 
 from paci_lab.errors import InputError
 from paci_lab.runtime import rundir
 from paci_lab.schedules import build_schedule
 from paci_lab.show.feed import SCHEMA, RunFeed
+from paci_lab.show.front import Front
+from paci_lab.show.gantt_fixed import LEGEND
 from paci_lab.show.live import LiveView, live
+from paci_lab.show.palette import LIGHT, theme_named
 from paci_lab.show.playhead import Playhead
 from paci_lab.simulate import Costs, simulate
 
@@ -227,8 +231,62 @@ def test_a_picture_waits_until_the_browser_has_drawn_the_last(still):
     assert draw(still)
     still.playhead.seek(S // 2)
     assert not still.tick()
-    still._seen.value += 1  # what the front end sends
+    still.front.seen = still.frames  # what the front end sends
     assert still.tick()
+
+
+def unpacked(picture):
+    boxes = np.frombuffer(picture["boxes"], np.float32).reshape(-1, 4)
+    return boxes, np.frombuffer(picture["looks"], np.uint8), picture["words"].decode().split("\n"), picture["texts"]
+
+
+def test_a_moving_picture_has_the_bars_that_plotly_draws_when_it_rests(run_dir, trace):
+    view = live(run_dir, strips=("in-flight", "version"))
+    view.close()
+    view.front.seen = 0  # a browser is there
+    view.playhead.seek(S)
+    assert draw(view) and view.chart.moving
+    assert all(t.x is None or not len(t.x) for t in view.figure.data[:-2] if t.name not in LEGEND.values())
+    boxes, looks, words, texts = unpacked(view.front.picture)
+    assert len(boxes) == len(looks) == len(words) == len(texts)
+    painted = {
+        word: (box, view.front.picture["table"][look]) for word, box, look in zip(words, boxes, looks, strict=True)
+    }
+
+    view._moved_at -= 60  # nothing has moved for a while
+    assert draw(view) and not view.chart.moving and view.front.picture == {"number": view.frames}
+    bars = 0
+    for drawn in view.figure.data[:-2]:
+        if drawn.type != "bar" or not len(drawn.customdata if drawn.customdata is not None else ()):
+            continue
+        for start, length, row, word in zip(drawn.base, drawn.x, drawn.y, drawn.customdata, strict=True):
+            if drawn.name == "version":
+                word = f"stage {word[0]}: weight version {word[1]}"
+            box, look = painted[word]
+            half = drawn.width / 2
+            assert box == pytest.approx([start, start + length, row - half, row + half], abs=0.01), word
+            assert look["fill"] in drawn.marker.color
+            bars += 1
+    held = [box for word, (box, _) in painted.items() if "holds" in word]
+    assert bars + sum("holds" in word for word in words) == len(boxes) and bars > 100
+    assert all(top < base for _, _, top, base in held) or min(base - top for _, _, top, base in held) == 0
+
+
+def test_the_view_follows_the_page_unless_a_theme_was_asked_for(run_dir, monkeypatch):
+    monkeypatch.setattr(Front, "known", "light")
+    for asked, expected in (("auto", "dark"), ("light", "light")):
+        view = live(run_dir, theme=asked)
+        view.close()
+        view.playhead.seek(S)
+        draw(view)
+        assert view.figure.layout.paper_bgcolor == LIGHT.background
+        view.front.page = "dark"
+        assert draw(view) == (expected == "dark")
+        assert view.figure.layout.paper_bgcolor == theme_named(expected).background
+        assert view.figure.data[-2].line.color == theme_named(expected).muted
+        Front.known = "light"
+    with pytest.raises(InputError, match="auto"):
+        live(run_dir, theme="blue")
 
 
 def test_a_finished_run_is_played_and_a_running_one_followed(run_dir):

@@ -10,7 +10,8 @@ import ipywidgets as widgets
 
 from paci_lab.schedules import is_own, own_schedule, schedule_classes
 from paci_lab.show.bars import Rows
-from paci_lab.show.gantt import gantt_pair, update_gantt
+from paci_lab.show.front import Front, starting_theme
+from paci_lab.show.gantt import gantt_pair, retheme, update_gantt
 from paci_lab.show.notebook import Problems, figure_widget, html_table
 from paci_lab.show.palette import theme_named
 from paci_lab.show.settings import TRANSFORMERS, Numbers, Settings, explore
@@ -36,10 +37,11 @@ _SLIDERS: dict[str, tuple[str, type, dict[str, float]]] = {
 
 
 def explorer(
-    *, above: str = "1f1b", below: str = "paci", theme: str = "light", strips: tuple[str, ...] = (), **settings: Any
+    *, above: str = "1f1b", below: str = "paci", theme: str = "auto", strips: tuple[str, ...] = (), **settings: Any
 ) -> Explorer:
     """Open the explorer with two schedules, by name or as my_file.py:MySchedule.
 
+    `theme` is "light", "dark" or "auto": that of the page, also when it changes.
     `settings` are fields of `Settings` to begin with, for both.
     """
     return Explorer(above=above, below=below, theme=theme, strips=strips, **settings)
@@ -57,7 +59,8 @@ class Explorer:
     def __init__(self, *, above: str, below: str, theme: str, strips: tuple[str, ...], **settings: Any) -> None:
         start = Settings(**settings)
         self.problems = Problems()
-        self._look = theme_named(theme)
+        opened = starting_theme(theme)
+        look = theme_named(opened)
         self.controls = self._make_controls(above, below, start)
         self.traces: list[Trace] = []
         self.numbers: list[Numbers] = []
@@ -65,7 +68,7 @@ class Explorer:
         chosen = self.settings()
         shown = [explore(one) for one in chosen]
         self.figure = figure_widget(
-            gantt_pair(*(trace for trace, _ in shown), names=_names(chosen), theme=theme, strips=strips)
+            gantt_pair(*(trace for trace, _ in shown), names=_names(chosen), theme=opened, strips=strips)
         )
         self._parts = Rows(tuple(self.figure.layout.meta["gantt"]["parts"]))
         self.figure.add_traces(
@@ -76,7 +79,7 @@ class Explorer:
                     "name": "moment",
                     "showlegend": False,
                     "hoverinfo": "skip",
-                    "line": {"color": self._look.ink, "width": 2},
+                    "line": {"color": look.ink, "width": 2},
                 },
                 {
                     "type": "scatter",
@@ -84,19 +87,21 @@ class Explorer:
                     "name": "journey",
                     "showlegend": False,
                     "hoverinfo": "skip",
-                    "line": {"color": self._look.ink, "width": 1.5, "dash": "dot"},
+                    "line": {"color": look.ink, "width": 1.5, "dash": "dot"},
                     "marker": {
                         "size": 22,
-                        "color": self._look.background,
-                        "line": {"color": self._look.ink, "width": 1.5},
+                        "color": look.background,
+                        "line": {"color": look.ink, "width": 1.5},
                     },
-                    "textfont": {"size": 12, "color": self._look.ink},
+                    "textfont": {"size": 12, "color": look.ink},
                 },
             ]
         )
-        self._table, self._words = widgets.HTML(), widgets.HTML()
+        self._table, self._words, self.front = widgets.HTML(), widgets.HTML(), Front()
         self._show(shown)
         self.widget = self._layout()
+        if theme == "auto":
+            self.front.on_page(self._page_is)
         for name, control in self.controls.items():
             if name not in ("step", "step mode", "step in", "back", "forward"):
                 control.observe(self._changed, "value")
@@ -158,7 +163,7 @@ class Explorer:
         )
         steps = widgets.HBox([c["step mode"], c["step in"], c["back"], c["forward"], c["step"]])
         right = widgets.VBox(
-            [self.figure, self._table, steps, self._words, self.problems.widget],
+            [self.figure, self._table, steps, self._words, self.problems.widget, self.front],
             layout=widgets.Layout(flex="1 1 600px", min_width="0"),
         )
         return widgets.HBox([sliders, right], layout=widgets.Layout(width="100%", flex_flow="row wrap"))
@@ -182,6 +187,11 @@ class Explorer:
             with self.figure.batch_update():
                 update_gantt(self.figure, *(trace for trace, _ in shown), names=_names(chosen))
                 self._show(shown)
+
+    def _page_is(self, theme: str) -> None:
+        with self.problems.caught():
+            retheme(self.figure, theme)
+            update_gantt(self.figure, *self.traces, names=_names(self.settings()))
 
     def _show(self, shown: list[tuple[Trace, Numbers]]) -> None:
         self.traces, self.numbers = [trace for trace, _ in shown], [numbers for _, numbers in shown]

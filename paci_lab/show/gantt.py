@@ -5,7 +5,7 @@ One bar trace per kind of operation whatever the length of the run; `update_gant
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import plotly.graph_objects as go
 
@@ -13,10 +13,10 @@ from paci_lab.errors import InputError
 from paci_lab.show.bars import STRIPS, Rows
 from paci_lab.show.gantt_content import View, content
 from paci_lab.show.gantt_fixed import fixed_traces, frame, legend_traces
-from paci_lab.show.palette import theme_named
+from paci_lab.show.palette import swap, theme_named
 from paci_lab.trace import Trace
 
-__all__ = ["STRIPS", "gantt", "gantt_pair", "update_gantt"]
+__all__ = ["STRIPS", "gantt", "gantt_pair", "new_content", "retheme", "update_gantt"]
 
 
 def gantt(
@@ -77,6 +77,22 @@ def update_gantt(
     Works on a plain figure and on a `FigureWidget`, which then sends its changes as one batch. Theme, strips and title
     stay; the number of stages may change. `names` renames the charts of a pair.
     """
+    slots, layout = new_content(
+        figure, *traces, predicted=predicted, names=names, between_ms=between_ms, origin_ns=origin_ns
+    )
+    with figure.batch_update():
+        _assign(figure, slots, layout)
+
+
+def new_content(
+    figure: go.Figure,
+    *traces: Trace,
+    predicted: Sequence[Trace | None] | None = None,
+    names: Sequence[str] | None = None,
+    between_ms: tuple[float, float] | None = None,
+    origin_ns: int | None = None,
+) -> tuple[list[dict], dict]:
+    """What `update_gantt` would write into `figure`: arrays for its traces, and the layout that depends on them."""
     options = figure.layout.meta["gantt"]
     if len(traces) != len(options["names"]):
         raise InputError(
@@ -91,9 +107,32 @@ def update_gantt(
         bool(figure.layout.title.text),
         options["below_px"],
     )
-    slots, layout = content(view, Rows(tuple(options["parts"])), theme_named(options["theme"]))
+    return content(view, Rows(tuple(options["parts"])), theme_named(options["theme"]))
+
+
+def retheme(figure: go.Figure, theme: str) -> None:
+    """Give a figure the colours of another theme, traces that others added included; "light" or "dark".
+
+    What depends on the data (headings, the version strip) follows with the next update.
+    """
+    options = figure.layout.meta["gantt"]
+    if options["theme"] == theme_named(theme).name:
+        return
+    colors = swap() if theme == "dark" else {dark: light for light, dark in swap().items()}
     with figure.batch_update():
-        _assign(figure, slots, layout)
+        for part in (*figure.data, figure.layout):
+            for path, color in _colors(part.to_plotly_json(), colors):
+                part[path] = color
+        figure.layout.meta = {"gantt": {**options, "theme": theme}}
+
+
+def _colors(part: dict, colors: dict[str, str], above: str = "") -> Iterator[tuple[str, str]]:
+    """(path, new colour) of every colour below `part` that has a counterpart."""
+    for key, value in part.items():
+        if isinstance(value, dict):
+            yield from _colors(value, colors, f"{above}{key}.")
+        elif isinstance(value, str) and value in colors:
+            yield above + key, colors[value]
 
 
 def _build(theme: str, strips: Sequence[str], title: str | None, view: View) -> go.Figure:

@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 import ipywidgets as widgets
 
 from paci_lab.show.feed import RunFeed
-from paci_lab.show.gantt import gantt, update_gantt
+from paci_lab.show.front import Front, starting_theme
+from paci_lab.show.gantt import retheme
+from paci_lab.show.live_chart import LiveChart
 from paci_lab.show.live_text import facts_html, paragraphs_html
-from paci_lab.show.notebook import Problems, figure_widget, listen_while_busy
-from paci_lab.show.palette import theme_named
+from paci_lab.show.notebook import Problems, listen_while_busy
 from paci_lab.show.playhead import Playhead
-from paci_lab.trace import Trace
 
 __all__ = ["LiveView", "live"]
 
@@ -30,10 +30,10 @@ _EVENTS = 1000  # operations and waits in view
 _PERIOD_S = 0.18  # between two drawings, so that there are at least five a second
 _REST = 1.0  # at least as long a rest as the drawing took, so that a busy machine is not slowed by being watched
 _SHARE = 0.02  # of the cores' time, at most, where the ranks compute on the same cores
+_WORDS_S, _LOSS_S = 0.45, 1.0  # between two changes of the figures in words, and of the loss curve, while it moves
+_STILL_S = 0.6  # without a change, and plotly draws what the browser painted
 _PATIENCE_S = 1.0  # how long to wait for the browser to have drawn the last picture before another is sent
 _NICE = 10  # the drawing thread gives way to the ranks, which may need every core
-_LOSS_PX, _LOSS_GAP_PX = 170, 70
-_POINTS = 600  # of a loss curve; more cannot be told apart on a screen
 _SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 30.0, 100.0)
 
 
@@ -42,7 +42,7 @@ def live(
     *,
     stop: Callable[[], None] | None = None,
     speed: float | None = None,
-    theme: str = "light",
+    theme: str = "auto",
     strips: tuple[str, ...] = (),
 ) -> LiveView:
     """Open the live view on a run directory, of a run that goes on, has ended or was killed.
@@ -52,7 +52,8 @@ def live(
         stop: what the Stop button calls, in a thread of its own; without it there is no button.
         speed: play from the beginning at this speed; without it a run that goes on is followed, and one that has ended
             is played at its own speed.
-        theme, strips: as in `gantt`.
+        theme: "light", "dark", or "auto": that of the page, also when it changes.
+        strips: as in `gantt`.
 
     Raises InputError when `run_dir` is no run directory or a notebook package is missing. A second view
     closes the first.
@@ -82,29 +83,33 @@ class LiveView:
         self.feed = RunFeed(run_dir)
         self.feed.poll()
         self.problems = Problems()
-        self._look = theme_named(theme)
+        self._theme = starting_theme(theme)
         self._stop = stop
         play = speed is not None or self.feed.ended
         self.playhead = Playhead(mode="play" if play else "live", speed=speed or 1.0)
-        self.figure = figure_widget(self._empty_figure(theme, strips))
+        self.chart = LiveChart(self.feed.source, self.feed.stages, theme=self._theme, strips=strips)
+        self.figure = self.chart.figure
         self.controls = self._make_controls(speed or 1.0)
         self._facts, self._notes = widgets.HTML(), widgets.HTML()
         c = self.controls
         bar = widgets.HBox(
             [c[name] for name in ("stop", "pause", "play", "live", "speed", "position") if name != "stop" or stop]
         )
-        self.widget = widgets.VBox([bar, self._facts, self.figure, self._notes, self.problems.widget])
+        self.front = Front()
+        self.widget = widgets.VBox([bar, self._facts, self.figure, self._notes, self.problems.widget, self.front])
+        self.widget.add_class("paci-lab-view")
         self.frames = 0
         self._drawn: tuple[Any, ...] = ()
+        self._said: tuple[Any, ...] = ()
+        self._moved_at, self._said_at, self._loss_at = 0.0, 0.0, 0.0
         self._closed, self._wake, self._stop_asked = threading.Event(), threading.Event(), threading.Event()
         self._in_browser, self._sent_at, self._rest_until = threading.Event(), 0.0, 0.0
-        self._sent, self._seen = widgets.IntText(), widgets.IntText()  # numbers of pictures; never shown
         self._in_browser.set()
-        self._connect()
+        self._connect(follow_page=theme == "auto")
         if LiveView._open is not None:
             LiveView._open.close()
         LiveView._open = self
-        listen_while_busy(self._seen, *self.controls.values())
+        listen_while_busy(self.front, *self.controls.values())
         self._thread = threading.Thread(target=self._follow, name="paci-lab live view", daemon=True)
         self._thread.start()
 
@@ -122,45 +127,6 @@ class LiveView:
         self._notes.value = paragraphs_html(["This view is closed: another one was opened, or close() was called."])
 
     # -- what is made once ----------------------------------------------------------------------------------------
-    def _empty_figure(self, theme: str, strips: tuple[str, ...]) -> Any:
-        look = self._look
-        figure = gantt(
-            Trace([], source=self.feed.source, stages=self.feed.stages),
-            theme=theme,
-            strips=strips,
-            origin_ns=0,
-            below_px=_LOSS_PX + _LOSS_GAP_PX,
-        )
-        for name, color, width in (("training loss", look.muted, 1.5), ("validation loss", look.series[0], 2.5)):
-            figure.add_scatter(
-                x=[],
-                y=[],
-                xaxis="x3",
-                yaxis="y3",
-                mode="lines" if width < 2 else "lines+markers",
-                name=name,
-                line={"color": color, "width": width},
-                showlegend=True,
-                hovertemplate=name + " %{y:.3f}<br>after %{x:.1f} s<extra></extra>",
-            )
-        axis = {"gridcolor": look.grid, "zeroline": False, "tickfont": {"size": 14}, "ticklabeloverflow": "allow"}
-        figure.update_layout(
-            xaxis3={
-                **axis,
-                "anchor": "y3",
-                "showgrid": False,
-                "rangemode": "tozero",
-                "title": {"text": "training time (s)", "standoff": 6, "font": {"size": 14}},
-            },
-            yaxis3={**axis, "anchor": "x3", "title": {"text": "loss", "font": {"size": 14}}},
-        )
-        self._place_loss(figure)
-        return figure
-
-    def _place_loss(self, figure: Any) -> None:
-        layout = figure.layout
-        layout.yaxis3.domain = [0, _LOSS_PX / (layout.height - layout.margin.t - layout.margin.b)]
-
     def _make_controls(self, speed: float) -> dict[str, Any]:
         narrow = widgets.Layout(width="92px")
         speeds = sorted({*_SPEEDS, speed})
@@ -192,7 +158,7 @@ class LiveView:
             ),
         }
 
-    def _connect(self) -> None:
+    def _connect(self, *, follow_page: bool) -> None:
         def then_wake(action: Callable[[], None]) -> Callable[[object], None]:
             def callback(_: object) -> None:
                 action()
@@ -207,12 +173,17 @@ class LiveView:
         c["live"].on_click(then_wake(self.playhead.go_live))
         c["speed"].observe(lambda change: self._set_speed(change["new"]), "value")
         c["position"].observe(lambda change: self._seek(change["new"]), "value")
-        # The browser's word that it has come so far: messages arrive in order, so this number is copied there after the
-        # picture sent before it has been drawn. The figure's own answers cannot be relied on in plotly 7.1.
-        self._link = widgets.jsdlink((self._sent, "value"), (self._seen, "value"))
-        self._seen.observe(lambda _: self._browser_answered(), "value")
+        # The browser's word that it has drawn. The figure's own answers cannot be relied on in plotly 7.1.
+        self.front.observe(lambda change: self._browser_answered(change["new"]), "seen")
+        self.front.on_page(lambda page: self._page_is(page) if follow_page else None)
 
-    def _browser_answered(self) -> None:
+    def _page_is(self, theme: str) -> None:
+        self._theme = theme
+        self._wake.set()
+
+    def _browser_answered(self, number: int) -> None:
+        if number < self.frames:
+            return
         self._in_browser.set()
         if time.monotonic() > self._rest_until:  # the next picture is due and waits for this
             self._wake.set()
@@ -236,7 +207,7 @@ class LiveView:
                 if self._stop_asked.is_set() and not self.controls["stop"].disabled:
                     self._begin_stop()
                 drew = self.tick()
-            listen_while_busy(self._seen, *self.controls.values())
+            listen_while_busy(self.front, *self.controls.values())
             spent = time.monotonic() - began
             rest = max(_PERIOD_S - spent, _REST * spent)
             if drew and self.feed.on_cores and not self.feed.ended:
@@ -259,29 +230,35 @@ class LiveView:
     def tick(self) -> bool:
         """Read what is new and draw when it changes the picture; True when it drew."""
         self.feed.poll()
-        end = self.feed.end_ns
+        end, now = self.feed.end_ns, time.monotonic()
         at = self.playhead.position(time.monotonic_ns(), end)
         self._say()
-        state = (at, end, len(self.feed.metrics), len(self.feed.validation))
-        if state == self._drawn or not self._ready():
+        picture = (at, self.feed.stages, self._theme)
+        words = (*picture, end, len(self.feed.metrics), len(self.feed.validation))
+        moved = picture != self._drawn
+        rests = self.chart.moving and not moved and now - self._moved_at > _STILL_S
+        if not (moved or rests or words != self._said) or not self._ready():
             return False
-        self._drawn = state
         trace, start, stop = self.feed.window(at, _EVENTS)
-        shown = (start / 1e6, stop / 1e6)
-        losses = self.feed.losses(at / 1e9 if at < end else float("inf"))
         self._in_browser.clear()
-        self._sent_at = time.monotonic()
-        with self.figure.batch_update():
-            update_gantt(self.figure, trace, origin_ns=0, between_ms=shown)
-            for drawn, key in zip(self.figure.data[-2:], ("train_loss", "val_loss"), strict=True):
-                seconds, values = losses[key]
-                stride = -(-len(seconds) // _POINTS) or 1
-                drawn.x, drawn.y = seconds[::stride], values[::stride]
-            self._place_loss(self.figure)
-        self.controls["position"].value = 100 * at / max(end, 1)
-        self._facts.value = facts_html(trace, start, stop, self.feed.tokens_per_second(at / 1e9), losses)
+        self._sent_at = now
+        retheme(self.figure, self._theme)
+        bars: dict[str, Any] = self.front.picture
+        if moved and self.front.seen >= 0:  # a browser is there that can paint
+            bars = self.chart.move(trace, (start / 1e6, stop / 1e6))
+        elif moved or rests:
+            bars = self.chart.rest(trace, (start / 1e6, stop / 1e6))
+        self._drawn, self._moved_at = picture, now if moved else self._moved_at
+        if not self.chart.moving or now - self._said_at > _WORDS_S:
+            losses = self.feed.losses(at / 1e9 if at < end else float("inf"))
+            self.controls["position"].value = 100 * at / max(end, 1)
+            self._facts.value = facts_html(trace, start, stop, self.feed.tokens_per_second(at / 1e9), losses)
+            if not self.chart.moving or now - self._loss_at > _LOSS_S:
+                self.chart.draw_loss(losses)
+                self._loss_at = now
+            self._said, self._said_at = words, now
         self.frames += 1
-        self._sent.value = self.frames
+        self.front.picture = {**bars, "number": self.frames}
         return True
 
     def _ready(self) -> bool:

@@ -14,16 +14,13 @@ import plotly.graph_objects as go
 from paci_lab.errors import InputError
 from paci_lab.schedules import ScheduleError
 
-__all__ = ["Problems", "figure_widget", "html_table", "listen_while_busy"]
+__all__ = ["Problems", "figure_widget", "html_table", "listen_while_busy", "need_packages"]
 
 _NEEDED = ("anywidget", "ipywidgets")
 
 
-def figure_widget(figure: go.Figure) -> go.FigureWidget:
-    """`figure` as a widget whose arrays can be changed while it is shown.
-
-    Raises InputError with the command to run when a notebook package is missing.
-    """
+def need_packages() -> None:
+    """Raise InputError with the command to run when a notebook package is missing."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
@@ -32,6 +29,11 @@ def figure_widget(figure: go.Figure) -> go.FigureWidget:
             "an installation with " + " and ".join(_NEEDED),
             f"run: python -m pip install {' '.join(missing)}, then restart the kernel",
         )
+
+
+def figure_widget(figure: go.Figure) -> go.FigureWidget:
+    """`figure` as a widget whose arrays can be changed while it is shown; raises as `need_packages`."""
+    need_packages()
     return go.FigureWidget(figure)
 
 
