@@ -157,10 +157,7 @@ def test_a_training_that_fails_says_how():
 
 
 def test_children_end_with_their_parent():
-    code = (
-        "from paci_lab.frameworks import Case, run\n"
-        "run('hand', [Case(name=f'long {n}') for n in range(100_000)])"
-    )
+    code = "from paci_lab.frameworks import Case, run\nrun('hand', [Case(name=f'long {n}') for n in range(100_000)])"
     parent = subprocess.Popen([sys.executable, "-c", code])
     try:
         deadline = time.monotonic() + 120
