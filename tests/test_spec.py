@@ -13,6 +13,7 @@ from paci_lab import InputError, TrainSpec
 
 OTHER = {  # a value that is not the default, for every field
     "schedule": "1f1b",
+    "engine": "torch",
     "stages": 3,
     "window": 5,
     "slack": 0,

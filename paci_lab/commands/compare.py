@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from paci_lab.commands.common import (
     add_json_argument,
     add_spec_arguments,
+    console,
     print_table,
     spec_from,
     write_figures,
 )
 from paci_lab.commands.train import follow, gap_text
 from paci_lab.errors import InputError
+from paci_lab.peers import ALONE, PEERS
 from paci_lab.schedules import schedule_classes
 from paci_lab.spec import TrainSpec
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["comparison_rows", "parse_contender"]
 
-HELP = "run several schedules on the same work, in turns, and print one table"
-EXAMPLE = "paci-lab compare 1f1b:2 1f1b:8 paci:8 --stages 2 --microbatches 80 --rounds 3"
+HELP = "run several schedules and peers on the same work, in turns, and print one table"
+EXAMPLE = "paci-lab compare 1f1b:8 torch-1f1b:8 accumulation:8 paci:8 --stages 2 --microbatches 80 --rounds 3"
 
 _CONTENDER = re.compile(r"(.+?):([0-9]+)(?::([0-9]+))?")
 
@@ -40,6 +42,7 @@ COLUMNS = (
     "gap max\n(mean)",
     "in\nflight",
     "weight\ncopies",
+    "peak\nMiB",
     "val\nloss",
 )
 
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "contenders",
         nargs="+",
         metavar="SCHEDULE:WINDOW[:SLACK]",
-        help=f"of {', '.join(schedule_classes())}, or of my_file.py:MySchedule",
+        help=f"of {', '.join(schedule_classes())}, of my_file.py:MySchedule, or a peer: {', '.join(PEERS)}",
     )
     parser.add_argument("--spec", metavar="SPEC.toml", help="what they all train; flags win over it")
     add_spec_arguments(parser, without=("schedule", "window", "slack", "updates"), file=False)
@@ -70,6 +73,10 @@ def parse_contender(text: str, base: TrainSpec) -> tuple[str, TrainSpec]:
     schedule, window, slack = match[1], int(match[2]), int(match[3] or 0)
     # The name becomes a folder's, so the path of somebody's own file is left out of it.
     name = Path(text).name.replace(":", "-")
+    engine, schedule = PEERS.get(schedule, ("paci-lab", schedule))
+    if engine in ALONE:
+        return name, _on_one_device(base.replace(window=window, slack=slack, chunks=0), engine)
+    base = base.replace(engine=engine)
     spec = base.replace(schedule="1f1b", window=window, chunks=0)  # the same micro-batches, whatever chunks may be
     if schedule != "interleaved":
         return name, spec.replace(schedule=schedule, slack=slack)
@@ -95,24 +102,33 @@ def run(arguments: argparse.Namespace) -> int:
     found = compare(specs, rounds=arguments.rounds, folder=folder, follow=lambda run, name: follow(run, label=name))
     rows, best = comparison_rows(found, specs)
     unit = "time to target" if base.target_loss is not None else "throughput"
+    alone = [name for name, spec in specs.items() if spec.engine in ALONE]
     kind = "measured on paced devices" if base.paced else "measured"
     print_table(
         f"{kind}: {arguments.rounds} rounds in turns, medians",
         [*COLUMNS, f"{unit}\nagainst {best or 'flush'}"],
         rows,
-        notes=[f"brackets: 95 % bootstrap interval of {arguments.rounds} paired ratios", f"run directories: {folder}"],
+        notes=[
+            f"brackets: 95 % bootstrap interval of {arguments.rounds} paired ratios",
+            *(["accumulation and single use one device, the others one a stage"] if alone else []),
+            f"run directories: {folder}",
+        ],
     )
-    write_figures(arguments.json, {"rounds": arguments.rounds, "best_flush": best, "results": dict(found.results)})
+    for name, why in found.failures.items():
+        console().print(f"{name} could not run: {why}", markup=False, soft_wrap=True)
+    figures = {"rounds": arguments.rounds, "best_flush": best, "results": dict(found.results)}
+    write_figures(arguments.json, {**figures, "failures": dict(found.failures)})
     return 0
 
 
 def comparison_rows(found: Comparison, specs: dict[str, TrainSpec]) -> tuple[list[list[str]], str | None]:
     """A row of text per contender, and the name of the flush schedule the others are held against.
 
-    That is the flush that is first to the target, or that has the highest throughput when there is no target or no
-    flush reaches it.
+    That is the pipeline with a flush, ours or a peer's, that is first to the target, or that has the highest throughput
+    when there is no target or none reaches it.
     """
-    flushes = [name for name, spec in specs.items() if spec.build_schedule().flushes]
+    ran = [name for name in specs if name not in found.failures]
+    flushes = [name for name in ran if specs[name].engine not in ALONE and specs[name].build_schedule().flushes]
     targeted = all(spec.target_loss is not None for spec in specs.values())
     to_target = {name: found.median(name, "time_to_target_s") for name in flushes}
     field = "time_to_target_s" if targeted and any(v is not None for v in to_target.values()) else "wall_time_s"
@@ -120,6 +136,9 @@ def comparison_rows(found: Comparison, specs: dict[str, TrainSpec]) -> tuple[lis
     best = min(timed, key=timed.__getitem__) if timed else None
     rows = []
     for name in specs:
+        if name in found.failures:
+            rows.append([name, "could not run", *["–"] * len(COLUMNS[2:]), "–"])
+            continue
         last = found.results[name][-1]
         median, spread = found.median(name, "time_to_target_s"), found.spread(name, "time_to_target_s")
         missed = sum(result["reached"] is False for result in found.results[name])
@@ -140,8 +159,16 @@ def comparison_rows(found: Comparison, specs: dict[str, TrainSpec]) -> tuple[lis
                 gap_text(last),
                 "?" if last["in_flight_peak"] is None else str(max(last["in_flight_peak"])),
                 f"{max(last['weight_copies']):g}",
+                f"{max(last['peak_memory_bytes']) / 2**20:,.0f}",
                 f"{found.median(name, 'final_val_loss'):.3f}",
                 "1" if name == best else str(ratio) if ratio else "–",
             ]
         )
     return rows, best
+
+
+def _on_one_device(spec: TrainSpec, engine: str) -> TrainSpec:
+    """The same work for a peer that has no stages: one device, which takes the time of all of them."""
+    paces = {field: getattr(spec, field) for field in ("pace_forward_ms", "pace_backward_ms")}
+    whole = {field: sum(pace) if isinstance(pace, list) else pace * spec.stages for field, pace in paces.items()}
+    return spec.replace(engine=engine, schedule="1f1b", stages=1, partition="auto", **whole)

@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from paci_lab.data import open_data
+from paci_lab.data import Data, open_data
 from paci_lab.measure import evaluation_due
-from paci_lab.models import build_model
+from paci_lab.models import Model, build_model
+from paci_lab.peers import rank_class
 from paci_lab.runtime.clock import HostClocks
 from paci_lab.runtime.guard import self_test
 from paci_lab.runtime.p2p import PeerLost, agree_on_messages, connect
@@ -29,7 +30,17 @@ from paci_lab.runtime.stage import NonFiniteLoss, Stage
 from paci_lab.runtime.timing import make_timer
 from paci_lab.schedules import Op
 
-__all__ = ["PEER_LOST_EXIT", "Worker", "end_with_parent", "main", "perform", "run_as_child", "stay_on_this_host"]
+__all__ = [
+    "PACED_DELAY",
+    "PEER_LOST_EXIT",
+    "Worker",
+    "end_with_parent",
+    "main",
+    "peak_memory",
+    "perform",
+    "run_as_child",
+    "stay_on_this_host",
+]
 
 PEER_LOST_EXIT = 3
 """Exit code of a rank that ended because another one did."""
@@ -37,7 +48,7 @@ PEER_LOST_EXIT = 3
 _WAIT_NS = 100_000
 """A message that is there within this is not waited for: it is the time that asking takes."""
 
-_PACED_DELAY = 0.25
+PACED_DELAY = 0.25
 """Share of a paced operation's time before its real work. Ranks that share cores end and begin operations in the same
 moments; there the cores belong to the messages, and the work is done when nobody waits for one."""
 
@@ -86,7 +97,8 @@ class Worker:
         boundary = model.boundary_shape(spec.microbatch_size)
         made = {s: tuple(stage.warm_up().shape) for s, stage in self.stages.items()}
         agree_on_messages(made, boundary, store, self.schedule, rank)
-        self.inboxes, self.outboxes = connect(self.schedule, rank, boundary, self.device, spec.backend)
+        self.inboxes, self.outboxes = {}, {}
+        self.prepare(model, data)
         self.recorder = Recorder(run, rank, trace=spec.trace)
         with _all_there():
             dist.barrier()
@@ -100,7 +112,12 @@ class Worker:
         self.timer = make_timer(self.device, self.begin_ns)
         self.idle_since = 0  # end of the last operation on a GPU, where waiting shows as a gap
 
-    def run(self) -> None:
+    def prepare(self, model: Model, data: Data) -> None:
+        """What has to be there before the clock starts, and is nobody's but this engine's: its links."""
+        boundary = model.boundary_shape(self.spec.microbatch_size)
+        self.inboxes, self.outboxes = connect(self.schedule, self.rank, boundary, self.device, self.spec.backend)
+
+    def interpret(self) -> None:
         """Every operation of this rank, in order."""
         for op in self.schedule.ops(self.rank):
             self.recorder.now(op)
@@ -109,6 +126,10 @@ class Worker:
                 self.update(stage, op.microbatch)
             else:
                 self.compute(stage, op)
+
+    def run(self) -> None:
+        """Train, and end together with the other ranks."""
+        self.interpret()
         self.timer.settle(wait=True)
         for outbox in self.outboxes.values():
             outbox.drain()
@@ -140,7 +161,7 @@ class Worker:
         if pace_ns:
             if inbox is not None:
                 inbox.post()
-            time.sleep(pace_ns * _PACED_DELAY / 1e9)
+            time.sleep(pace_ns * PACED_DELAY / 1e9)
         if op.kind == "F":
             result = stage.forward(op.microbatch, received)
         else:
@@ -216,7 +237,7 @@ class Worker:
                 "train_loss": record.train_loss,
                 "losses": record.losses,
                 "snapshot": snapshot,
-                "peak_memory_bytes": _peak_memory(self.device),
+                "peak_memory_bytes": peak_memory(self.device),
                 "pace_overruns": self.timer.overruns,
                 "weight_copies": stage.weight_copies,
             }
@@ -238,7 +259,8 @@ def main(run_path: str, rank: int) -> int:
         port = int(sys.stdin.readline())
         end_with_parent()
         stay_on_this_host()
-        return Worker(run, rank, dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=5)))
+        engine = rank_class(run.spec().engine) or Worker
+        return engine(run, rank, dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=5)))
 
     code, error = perform(run, rank, begin)
     if error is not None:
@@ -284,7 +306,7 @@ def _device(kind: str, rank: int) -> torch.device:
     return device
 
 
-def _peak_memory(device: torch.device) -> int:
+def peak_memory(device: torch.device) -> int:
     """Bytes: most allocated on the GPU, or most resident of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
