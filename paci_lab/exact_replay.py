@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from paci_lab.data import open_data
+from paci_lab.errors import InputError
 from paci_lab.measure import Evaluator, evaluation_due
 from paci_lab.models import build_model
 from paci_lab.runtime.resolve import resolve
@@ -67,7 +68,9 @@ def turns(schedule: Schedule) -> Iterator[list[tuple[int, Op]]]:
 
 
 def replay(spec: TrainSpec) -> Replay:
-    """Replay `spec` on the CPU. Raises what `TrainSpec`, `resolve` and the stages raise."""
+    """Replay `spec` on the CPU. Raises what `TrainSpec`, `resolve` and the stages raise, and InputError for a peer's."""
+    if spec.engine != "paci-lab":
+        raise InputError("engine", spec.engine, "paci-lab: a peer is not replayed", "replay the same flush schedule")
     spec = resolve(spec.replace(device="cpu"))
     schedule = spec.build_schedule()
     model = build_model(spec.model, context=spec.context, dropout=spec.dropout)

@@ -105,3 +105,8 @@ def test_what_a_peer_cannot_do_is_refused(changes, what):
     with pytest.raises(InputError) as refused:
         resolve(tiny(**changes))
     assert refused.value.what == what
+
+
+def test_a_peer_is_not_replayed():
+    with pytest.raises(InputError, match="engine"):
+        replay(tiny(engine="accumulation", schedule="1f1b", stages=1))

@@ -82,6 +82,7 @@ BAD = [
     ("window", -3),
     ("window", "8"),
     ("slack", -1),
+    ("engine", "deepspeed"),
     ("slack", 0.5),
     ("updates", 0),
     ("microbatches", 0),
