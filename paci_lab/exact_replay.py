@@ -68,7 +68,7 @@ def turns(schedule: Schedule) -> Iterator[list[tuple[int, Op]]]:
 
 
 def replay(spec: TrainSpec) -> Replay:
-    """Replay `spec` on the CPU. Raises what `TrainSpec`, `resolve` and the stages raise, and InputError for a peer's."""
+    """Replay `spec` on the CPU. Raises what `TrainSpec`, `resolve` and the stages raise; InputError for a peer's."""
     if spec.engine != "paci-lab":
         raise InputError("engine", spec.engine, "paci-lab: a peer is not replayed", "replay the same flush schedule")
     spec = resolve(spec.replace(device="cpu"))

@@ -9,13 +9,10 @@ from paci_lab.claims.published import HOURS, STAGES, microbatch_costs
 from paci_lab.partition import even_partition
 from paci_lab.spec import TrainSpec
 
-__all__ = ["MS", "OPTIMIZERS", "SCALE", "SIZES", "Size", "replayed_specs", "timed_specs", "times"]
+__all__ = ["OPTIMIZERS", "SCALE", "SIZES", "Size", "replayed_specs", "timed_specs", "times"]
 
 SCALE = 8
 """The paper's batches and micro-batches over ours: 128 and 256 sequences are 16 and 32, 32, 16 and 8 are 4, 2 and 1."""
-
-MS = 30.0
-"""Milliseconds that forward and backward of the paper's micro-batch of 16 sequences are stated to take on a stage."""
 
 OPTIMIZERS = {
     "adamw": {"optimizer": "adamw", "learning_rate": 1e-3},
@@ -34,6 +31,8 @@ class Size:
         updates: of the smaller batch; the larger has half as many, and so as many tokens.
         seeds: how many. optimizers: which.
         timed_updates, rounds: of the runs that are timed.
+        ms: what forward and backward of the paper's micro-batch of 16 sequences are stated to take on a stage. The
+            longer, the less of it is this machine's.
     """
 
     model: str
@@ -42,12 +41,13 @@ class Size:
     optimizers: tuple[str, ...]
     timed_updates: int
     rounds: int
+    ms: float
 
 
 SIZES = {
-    "quick": Size("gpt:blocks=8,width=16,heads=1,context=16", 8, 2, ("adamw", "nadam"), 3, 1),
-    "default": Size("gpt:blocks=8,width=32,heads=2,context=32", 64, 3, tuple(OPTIMIZERS), 6, 1),
-    "full": Size("pico", 600, 3, tuple(OPTIMIZERS), 10, 3),
+    "quick": Size("gpt:blocks=8,width=16,heads=1,context=16", 6, 2, ("adamw", "nadam"), 3, 1, 20.0),
+    "default": Size("gpt:blocks=8,width=32,heads=2,context=32", 64, 3, tuple(OPTIMIZERS), 6, 1, 60.0),
+    "full": Size("pico", 600, 3, tuple(OPTIMIZERS), 10, 3, 60.0),
 }
 """quick: a minute, to see that it works; default: about five; full: about an hour. On two idle cores."""
 
@@ -55,9 +55,9 @@ TIMED_MODEL = "gpt:blocks=8,width=16,heads=1,context=16"
 """Its work is a millisecond, so that eight devices fit on two cores; how long they take is stated, not computed."""
 
 
-def times(batch: int, window: int) -> dict[str, float]:
+def times(batch: int, window: int, ms: float) -> dict[str, float]:
     """Stated milliseconds of a forward and a backward of a micro-batch of `batch / window` of the paper's sequences."""
-    whole = MS * microbatch_costs()[batch // window]
+    whole = ms * microbatch_costs()[batch // window]
     return {"pace_forward_ms": round(whole / 3, 3), "pace_backward_ms": round(2 * whole / 3, 3)}
 
 
@@ -74,7 +74,7 @@ def timed_specs(size: Size) -> dict[str, TrainSpec]:
             device="cpu",
             validation_batches=1,
             evaluate="after",
-            **times(batch, window),
+            **times(batch, window, size.ms),
         )
         for batch, runs in HOURS.items()
         for schedule, window in runs

@@ -1,4 +1,4 @@
-"""Exact replays side by side, one process a core; each is kept as a file, so an interrupted command goes on with the rest.
+"""Exact replays side by side, one process a core; each is kept as a file, so a command that was stopped goes on later.
 
 As a program: reads {"spec", "file"} a line, writes the file, answers with a line, and ends when its input does.
 """
@@ -41,18 +41,19 @@ def replay_all(
         else:
             said(name)
     failed: list[str] = []
+    processes = [_start() for _ in range(min(_cores(), waiting.qsize()))]
     workers = [
-        threading.Thread(target=_feed, args=(waiting, specs, folder, said, failed))
-        for _ in range(min(_cores(), waiting.qsize()))
+        threading.Thread(target=_feed, args=(process, waiting, specs, folder, said, failed)) for process in processes
     ]
     for worker in workers:
         worker.start()
     try:
         for worker in workers:
             worker.join()
-    except BaseException:
-        failed.append("stopped")  # the others end after what they are at, which ends with this process at the latest
-        raise
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     if failed:
         raise RunFailed(failed[0])
     return {name: _kept(folder / f"{name}.json", spec) for name, spec in specs.items()}
@@ -62,37 +63,40 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _feed(
-    waiting: queue.SimpleQueue, specs: Mapping[str, TrainSpec], folder: Path, said: Callable, failed: list[str]
-) -> None:
-    """Give one process a replay after the other until none is left or one has failed."""
-    process = subprocess.Popen(
+def _start() -> subprocess.Popen:
+    return subprocess.Popen(
         [sys.executable, "-m", "paci_lab.claims.replays"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,
+        start_new_session=True,  # a Ctrl-C is for the one who asked
     )
-    try:
-        while not failed:
-            try:
-                name = waiting.get_nowait()
-            except queue.Empty:
-                return
-            process.stdin.write(
-                json.dumps({"spec": specs[name].to_dict(), "file": str(folder / f"{name}.json")}) + "\n"
-            )
+
+
+def _feed(
+    process: subprocess.Popen,
+    waiting: queue.SimpleQueue,
+    specs: Mapping[str, TrainSpec],
+    folder: Path,
+    said: Callable[[str], None],
+    failed: list[str],
+) -> None:
+    """Give `process` a replay after the other until none is left or one has failed."""
+    while not failed:
+        try:
+            name = waiting.get_nowait()
+        except queue.Empty:
+            return
+        request = {"spec": specs[name].to_dict(), "file": str(folder / f"{name}.json")}
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
-            while process.poll() is None and not failed:
-                if process.stdout.readline():
-                    said(name)
-                    break
-            else:
-                failed.append(f"the replay {name} ended early: its error is above")
-    finally:
-        process.stdin.close()
-        process.kill()
-        process.wait()
+        except BrokenPipeError:
+            pass  # it has ended, so it answers nothing
+        if process.stdout.readline():
+            said(name)
+        else:
+            failed.append(f"the replay {name} ended early: its error is above")
 
 
 def _kept(file: Path, spec: TrainSpec) -> list[tuple[float, float]] | None:

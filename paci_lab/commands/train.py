@@ -140,7 +140,10 @@ def result_table(result: dict[str, Any]) -> list[tuple[str, str]]:
         return "not traced" if values is None else "  ".join(format(v, form) for v in values)
 
     lines = [
-        ("schedule", f"{result['schedule']} by {result['engine']}, {result['stages']} stages, window {result['window']}"),
+        (
+            "schedule",
+            f"{result['schedule']} by {result['engine']}, {result['stages']} stages, window {result['window']}",
+        ),
         ("devices", f"{result['device_kind']} over {result['backend']}"),
         ("updates", f"{result['updates']}  ({result['tokens']:,} tokens)"),
         ("time", f"{result['wall_time_s']:.2f} s  ({result['tokens_per_second']:,.0f} tokens/s)"),
