@@ -185,8 +185,8 @@ def differences(figures: Mapping[str, Any], size: Size) -> list[str]:
         "Published PACI needs "
         + ", ".join(f"{ratio:.2f} (batch {b}, a = {w})" for (b, w), ratio in slower.items())
         + " times what these costs give with no bubble at all: with micro-batches of 32 sequences something in its "
-        "engine or its links takes over a quarter more than in its flush. Our devices do not know of it, so at those rows "
-        "our speed-up is nearer to the formula than theirs.",
+        "engine or its links takes over a quarter more than in its flush. Our devices do not know of it, so at those "
+        "rows our speed-up is nearer to the formula than theirs.",
     ]
     for name in size.optimizers:
         lags = []
