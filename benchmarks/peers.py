@@ -1,8 +1,8 @@
 """PACI against every synchronous peer: `python -m benchmarks.peers [--quick] [--json FILE]`.
 
 On 2 stages that really compute and on 8 paced ones: time to the same validation loss, paired by round and run in turns,
-and PACI's throughput against the limit without a bubble. The target is the loss of the first contender's own run at
-70 % of its length, found in a run of its own; where a seed does not get there, it is said. Aims are printed beside the
+and PACI's throughput against the limit without a bubble. The target is the flush's loss at 70 % of its run, the mean
+over the seeds, found in runs of their own; a seed that does not get there is counted as a miss. Aims are printed beside the
 figures and decide nothing.
 """
 
@@ -18,8 +18,9 @@ from typing import Any
 from benchmarks.engine import COMPUTE, sized
 from benchmarks.machine import machine_line
 from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
-from paci_lab.commands.compare import parse_contender
+from paci_lab.commands.compare import parse_contenders
 from paci_lab.compare import Comparison, compare
+from paci_lab.runtime.rundir import RunDir
 from paci_lab.spec import TrainSpec
 
 PEERS = ("1f1b", "torch-gpipe", "torch-1f1b", "torch-interleaved", "torch-zb", "accumulation")
@@ -69,9 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def against(base: TrainSpec, window: int, peers: tuple[str, ...], rounds: int, folder: Path) -> dict[str, Any]:
     """PACI and its peers with one window."""
-    specs = dict(parse_contender(f"{name}:{window}", base) for name in (*peers, "paci"))
+    specs, refused = parse_contenders([f"{name}:{window}" for name in (*peers, "paci")], base)
     flush = f"1f1b-{window}"
-    # Every round has its own seed, and so its own target: what the flush has after most of its run.
     curves = compare({flush: specs[flush]}, rounds=rounds, folder=folder / "target")
     aims = [_loss_at(path, TARGET_AT) for path in curves.paths[flush]]
     target = statistics.mean(aims)
@@ -80,11 +80,10 @@ def against(base: TrainSpec, window: int, peers: tuple[str, ...], rounds: int, f
     )
     untargeted = compare(specs, rounds=rounds, folder=folder / "whole")
     paci = f"paci-{window}"
-    rows = []
+    failures = {**refused, **found.failures, **untargeted.failures}
+    rows: list[dict[str, Any]] = [{"name": name, "failure": why} for name, why in failures.items()]
     for name in specs:
-        if name in found.failures or name in untargeted.failures:
-            why = found.failures.get(name) or untargeted.failures[name]
-            rows.append({"name": name, "failure": why})
+        if name in failures:
             continue
         sooner, faster = found.speedup(paci, name, "time_to_target_s"), untargeted.speedup(paci, name, "wall_time_s")
         rows.append(
@@ -102,8 +101,6 @@ def against(base: TrainSpec, window: int, peers: tuple[str, ...], rounds: int, f
 
 
 def _loss_at(path: Path, share: float) -> float:
-    from paci_lab.runtime.rundir import RunDir
-
     rows = RunDir(path).validation()
     return rows[round(share * len(rows)) - 1]["val_loss"]
 

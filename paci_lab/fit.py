@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -211,8 +212,9 @@ def _text(count: int) -> str:
 @contextmanager
 def probing() -> Iterator[Probe]:
     """A process beside this one that probes, so that what this one holds is not counted; it ends with the block."""
+    logs = tempfile.TemporaryDirectory()
     server = subprocess.Popen(
-        [sys.executable, "-m", "paci_lab.runtime.probe"],
+        [sys.executable, "-m", "paci_lab.runtime.probe", logs.name],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -235,3 +237,4 @@ def probing() -> Iterator[Probe]:
     finally:
         server.kill()
         server.wait()
+        logs.cleanup()

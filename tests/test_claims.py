@@ -1,4 +1,4 @@
-"""`paci-lab claims`: the figures that follow from the paper's, the judgement on known curves, the command to its end."""
+"""`paci-lab claims`: what follows from the paper's figures, the judgement on known curves, the command to its end."""
 
 from __future__ import annotations
 

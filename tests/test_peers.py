@@ -10,7 +10,7 @@ import torch
 from engine_helpers import kill, pid_of, processes_of, run_to_end, split_of, tiny, wait_until
 
 from paci_lab import InputError, RunFailed, TrainSpec, launch, replay
-from paci_lab.commands.compare import comparison_rows, parse_contender
+from paci_lab.commands.compare import comparison_rows, parse_contender, parse_contenders
 from paci_lab.compare import compare
 from paci_lab.peers import PEERS
 from paci_lab.runtime.resolve import resolve
@@ -82,6 +82,14 @@ def test_a_peer_that_cannot_run_says_why_and_the_others_go_on(tmp_path):
     assert best == "1f1b-5"
     assert [row[:2] for row in rows[1:]] == [["torch-zb-5", "could not run"], ["torch-1f1b-4", "could not run"]]
     assert json.loads(json.dumps(dict(found.failures)))
+
+
+def test_a_peer_that_cannot_be_given_the_work_is_named_too():
+    base = tiny(updates=None, microbatches=8, stages=3)
+    specs, refused = parse_contenders(["1f1b:4", "torch-interleaved:4"], base)  # a window of 4 over 3 ranks
+    assert list(specs) == ["1f1b-4"] and "a multiple of 3" in refused["torch-interleaved-4"]
+    with pytest.raises(InputError, match="window"):
+        parse_contenders(["interleaved:4"], base)
 
 
 def test_one_device_takes_the_time_of_all_stages():

@@ -46,7 +46,7 @@ class Size:
 
 SIZES = {
     "quick": Size("gpt:blocks=8,width=16,heads=1,context=16", 6, 2, ("adamw", "nadam"), 3, 1, 20.0),
-    "default": Size("gpt:blocks=8,width=32,heads=2,context=32", 64, 3, tuple(OPTIMIZERS), 6, 1, 60.0),
+    "default": Size("gpt:blocks=8,width=32,heads=2,context=32", 40, 3, tuple(OPTIMIZERS), 6, 1, 60.0),
     "full": Size("pico", 600, 3, tuple(OPTIMIZERS), 10, 3, 60.0),
 }
 """quick: a minute, to see that it works; default: about five; full: about an hour. On two idle cores."""
@@ -105,7 +105,7 @@ def replayed_specs(size: Size) -> Iterator[tuple[str, TrainSpec]]:
                             partition=even_partition(10, stages),
                             seed=seed,
                             device="cpu",
-                            evaluate_every=max(size.updates * 128 // batch // 32, 1) * used,
+                            evaluate_every=max(size.updates * 128 // batch // 20, 1) * used,
                             validation_batches=8,
                             trace=False,
                             **options,

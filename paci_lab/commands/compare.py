@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,7 @@ from paci_lab.spec import TrainSpec
 if TYPE_CHECKING:
     from paci_lab.compare import Comparison
 
-__all__ = ["comparison_rows", "parse_contender"]
+__all__ = ["comparison_rows", "parse_contender", "parse_contenders"]
 
 HELP = "run several schedules and peers on the same work, in turns, and print one table"
 EXAMPLE = "paci-lab compare 1f1b:8 torch-1f1b:8 accumulation:8 paci:8 --stages 2 --microbatches 80 --rounds 3"
@@ -86,6 +88,20 @@ def parse_contender(text: str, base: TrainSpec) -> tuple[str, TrainSpec]:
     return name, spec.replace(schedule=schedule, slack=slack, chunks=chunks, stages=base.stages * chunks, **paces)
 
 
+def parse_contenders(texts: Sequence[str], base: TrainSpec) -> tuple[dict[str, TrainSpec], dict[str, str]]:
+    """Specs by name, and for each peer that cannot be given this work why; what is wrong with ours is raised."""
+    specs, refused = {}, {}
+    for text in texts:
+        try:
+            name, spec = parse_contender(text, base)
+            specs[name] = spec
+        except InputError as error:
+            if text.partition(":")[0] not in PEERS:
+                raise
+            refused[text.replace(":", "-")] = str(error)
+    return specs, refused
+
+
 def _shared(pace: float | list[float], chunks: int) -> float | list[float]:
     """Durations of the ranks as durations of the stages that they hold, rank s mod R for stage s."""
     return [rank / chunks for _ in range(chunks) for rank in pace] if isinstance(pace, list) else pace / chunks
@@ -95,11 +111,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rounds < 1:
         raise InputError("--rounds", arguments.rounds, "a whole number from 1", "try --rounds 3")
     base = spec_from(arguments, microbatches=80, schedule="1f1b", evaluate="after")
-    specs = dict(parse_contender(text, base) for text in arguments.contenders)
+    specs, refused = parse_contenders(arguments.contenders, base)
     from paci_lab.compare import compare  # needs torch, seconds that --help should not cost
 
     folder = Path(arguments.run_dir or f"runs/compare-{time.strftime('%Y%m%d-%H%M%S')}")
     found = compare(specs, rounds=arguments.rounds, folder=folder, follow=lambda run, name: follow(run, label=name))
+    found = dataclasses.replace(found, failures={**refused, **found.failures})
     rows, best = comparison_rows(found, specs)
     unit = "time to target" if base.target_loss is not None else "throughput"
     alone = [name for name, spec in specs.items() if spec.engine in ALONE]
@@ -135,7 +152,7 @@ def comparison_rows(found: Comparison, specs: dict[str, TrainSpec]) -> tuple[lis
     timed = {name: found.median(name, field) for name in flushes if found.median(name, field) is not None}
     best = min(timed, key=timed.__getitem__) if timed else None
     rows = []
-    for name in specs:
+    for name in dict.fromkeys([*specs, *found.failures]):
         if name in found.failures:
             rows.append([name, "could not run", *["–"] * len(COLUMNS[2:]), "–"])
             continue

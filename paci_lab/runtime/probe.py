@@ -1,4 +1,4 @@
-"""What one rank of a run holds at most, measured without the others: `python -m paci_lab.runtime.probe`.
+"""What one rank of a run holds at most, measured without the others: `python -m paci_lab.runtime.probe LOGS`.
 
 Reads {"spec", "rank", "limit"} a line, answers {"peak", "stopped", "error"} a line. Every probe is a child of its own
 that ends itself as soon as it holds more than its limit, so that no probe can take the machine's memory. The child does
@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -117,10 +116,13 @@ def _end_above(limit: int) -> None:
     os._exit(_OVER)
 
 
-def _probe(asked: dict, log: Path) -> dict:
+def _probe(asked: dict, log: Path, parent: int) -> dict:
     spec = TrainSpec.from_dict(asked["spec"])
     child = Child(sys.modules[__name__], [json.dumps(asked)], log, fork=may_fork(spec), others=[])
     while (code := child.poll()) is None:
+        if os.getppid() != parent:  # nobody waits for the answer
+            child.kill()
+            sys.exit(1)
         time.sleep(0.005)
     said = b""
     if code == 0:
@@ -134,14 +136,14 @@ def _probe(asked: dict, log: Path) -> dict:
     return {"peak": None, "stopped": False, "error": lines[-1] if lines else child.how_it_ended()}
 
 
-def main() -> None:
-    """Answer for as long as the one who asks lives; a child notices by itself when this process has gone."""
-    with tempfile.TemporaryDirectory() as folder:
-        for number, line in enumerate(sys.stdin):
-            print(json.dumps(_probe(json.loads(line), Path(folder) / f"{number}.log")), flush=True)
+def main(logs: str) -> None:
+    """Answer for as long as the one who asks lives; what the probes print goes into the folder `logs`."""
+    parent = os.getppid()
+    for number, line in enumerate(sys.stdin):
+        print(json.dumps(_probe(json.loads(line), Path(logs) / f"{number}.log", parent)), flush=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:  # a probe that could not be forked
+    if sys.argv[1].startswith("{"):  # a probe that could not be forked
         sys.exit(run_as_child(sys.argv[1:]))
-    main()
+    main(sys.argv[1])
