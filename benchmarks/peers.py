@@ -2,8 +2,8 @@
 
 On 2 stages that really compute and on 8 paced ones: time to the same validation loss, paired by round and run in turns,
 and PACI's throughput against the limit without a bubble. The target is the flush's loss at 70 % of its run, the mean
-over the seeds, found in runs of their own; a seed that does not get there is counted as a miss. Aims are printed beside the
-figures and decide nothing.
+over the seeds, found in runs of their own; a seed that does not get there is counted as a miss. Aims are printed beside
+the figures and decide nothing.
 """
 
 from __future__ import annotations

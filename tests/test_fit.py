@@ -100,12 +100,12 @@ def test_a_peer_is_not_fitted():
 @pytest.mark.slow
 def test_the_command_predicts_verifies_and_writes_the_spec(tmp_path):
     spec = str(tmp_path / "spec.toml")
-    flags = ["--model", WIDE, "--stages", "2", "--partition", "[2,2]", "--device", "cpu", "--batch", "64"]
+    flags = ["--model", WIDE, "--stages", "2", "--partition", "[2,2]", "--device", "cpu", "--batch", "16"]
     code = main(["fit", "--memory", "900MB", *flags, "--output", spec, "--json", str(tmp_path / "fit.json")])
     figures = json.loads((tmp_path / "fit.json").read_text())
     assert code == 0
     chosen = TrainSpec.load(spec)
-    assert chosen.to_dict() == figures["spec"] and chosen.window * chosen.microbatch_size == 64
+    assert chosen.to_dict() == figures["spec"] and chosen.window * chosen.microbatch_size == 16
     assert max(figures["measured"]) <= 900e6
     for predicted, measured in zip(figures["predicted"], figures["measured"], strict=True):
         assert measured == pytest.approx(predicted, rel=0.15)
