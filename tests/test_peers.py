@@ -14,6 +14,14 @@ from paci_lab.commands.compare import comparison_rows, parse_contender, parse_co
 from paci_lab.compare import compare
 from paci_lab.peers import PEERS
 from paci_lab.runtime.resolve import resolve
+from paci_lab.schedules import schedule_classes
+
+
+OTHERS = [
+    f"{name}:4"
+    for name, (_, schedule) in PEERS.items()
+    if name not in ("torch-1f1b", "accumulation") and schedule in schedule_classes()
+]
 
 
 def contender(text: str, **changes) -> TrainSpec:
@@ -39,17 +47,18 @@ def assert_same_training(text: str, path, **changes) -> None:
     assert work.count("F") == work.count("B") + work.count("I") and work.count("I") == work.count("W")
 
 
-@pytest.mark.parametrize("text", ["torch-1f1b:4", "accumulation:4", "single:4"])
+@pytest.mark.parametrize("text", ["torch-1f1b:4", "accumulation:4"])
 def test_a_peer_trains_what_our_flush_trains(text, tmp_path):
     assert_same_training(text, tmp_path / "run", stages=2, optimizer="adamw")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [f"{name}:4" for name, (engine, _) in PEERS.items() if engine == "torch"])
-def test_torchs_other_schedules_train_it_too(text, tmp_path):
+@pytest.mark.parametrize("text", OTHERS)
+def test_the_other_peers_train_it_too(text, tmp_path):
     assert_same_training(text, tmp_path / "run", stages=2)
 
 
+@pytest.mark.slow
 def test_a_paced_peer_keeps_the_pace_and_stops_at_the_target(tmp_path):
     spec = contender("torch-1f1b:4", stages=2, target_loss=100.0, pace_forward_ms=10, pace_backward_ms=20)
     run = run_to_end(spec, tmp_path / "run")
@@ -60,6 +69,7 @@ def test_a_paced_peer_keeps_the_pace_and_stops_at_the_target(tmp_path):
     assert result["time_to_target_s"] >= (4 + 2 - 1) * 0.03  # the flush of one window on two such devices
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_peer_and_is_named(tmp_path):
     spec = contender("torch-1f1b:4", stages=2, pace_forward_ms=200, pace_backward_ms=200)
     run = launch(spec, tmp_path / "run")
@@ -70,6 +80,7 @@ def test_a_killed_rank_ends_the_peer_and_is_named(tmp_path):
     wait_until(lambda: not processes_of(run.path), timeout_s=10, what="the end of all processes")
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_run_says_why_and_the_others_go_on(tmp_path):
     base = tiny(updates=None, microbatches=10, stages=2, partition=split_of(2))
     # torch's zero bubble refuses a window of 5 over 2 ranks itself; 10 micro-batches are no multiple of 4.
