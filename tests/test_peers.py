@@ -16,7 +16,6 @@ from paci_lab.peers import PEERS
 from paci_lab.runtime.resolve import resolve
 from paci_lab.schedules import schedule_classes
 
-
 OTHERS = [
     f"{name}:4"
     for name, (_, schedule) in PEERS.items()
