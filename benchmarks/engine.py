@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import torch_pipeline
 from benchmarks.machine import machine_line
 from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
 from paci_lab.models import build_model
@@ -26,7 +25,6 @@ from paci_lab.partition import balanced_partition, measure_layer_costs
 from paci_lab.runtime.guard import guarded_step
 from paci_lab.runtime.launch import Run, launch
 from paci_lab.runtime.recorder import Recorder
-from paci_lab.runtime.resolve import resolve
 from paci_lab.runtime.rundir import RunDir
 from paci_lab.schedules import PACI
 from paci_lab.simulate import Costs, simulate
@@ -205,18 +203,14 @@ def computing_stages(folder: Path, rounds: int, quick: bool) -> list[dict[str, A
         losses = {}
         for variant in VARIANTS if number % 2 == 0 else VARIANTS[::-1]:
             path = folder / f"{variant.replace(' ', '-')}-{number}"
-            if variant == "torch 1F1B":
-                resolve(spec.replace(schedule="1f1b")).save(folder / "spec.toml")
-                ends, losses[variant] = torch_pipeline.train(folder / "spec.toml", path)
-            else:
-                run = finish(
-                    spec.replace(schedule="1f1b" if variant == "flush" else "paci", trace="no" not in variant), path
-                )
-                ends, losses[variant] = [row["time_s"] for row in run.dir.metrics()], run.dir.losses()
-                if variant == "paci":
-                    own_time += gaps_us(run)
-                    work = run.trace().of_kind("F", "B")
-                    stage_ms.append(float((work.end_ns - work.start_ns).sum()) / 1e6 / 2 / spec.total_microbatches)
+            schedule = "1f1b" if variant in ("flush", "torch 1F1B") else "paci"
+            engine = "torch" if variant == "torch 1F1B" else "paci-lab"
+            run = finish(spec.replace(schedule=schedule, engine=engine, trace="no" not in variant), path)
+            ends, losses[variant] = [row["time_s"] for row in run.dir.metrics()], run.dir.losses()
+            if variant == "paci":
+                own_time += gaps_us(run)
+                work = run.trace().of_kind("F", "B")
+                stage_ms.append(float((work.end_ns - work.start_ns).sum()) / 1e6 / 2 / spec.total_microbatches)
             seconds[variant].append(float(np.median(np.diff(ends[WARM_UP - 1 :]))))
         # They must train the same thing, or the comparison means nothing.
         np.testing.assert_allclose(losses["torch 1F1B"], losses["flush"], rtol=1e-3)

@@ -15,14 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import torch_pipeline
 from benchmarks.engine import figure, finish, show
 from benchmarks.machine import machine_line
 from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
-from paci_lab.runtime.resolve import resolve
 from paci_lab.schedule_runs import figures_of, paced_spec
 from paci_lab.schedules import schedule_classes, weight_copies
-from paci_lab.spec import TrainSpec
 
 RANKS, WINDOW, FORWARD_MS = 4, 8, 40.0
 WARM_UP = 2  # updates left out of the time of an update
@@ -72,17 +69,15 @@ def measure(folder: Path, *, rounds: int, updates: int) -> list[dict[str, Any]]:
         order = [*specs, *PEERS]
         for name in order if number % 2 == 0 else order[::-1]:
             path = folder / f"{name.replace(' ', '-')}-{number}"
-            if name in PEERS:
-                ends, losses[name] = torchs(specs[PEERS[name]], path)
-            else:
-                run = finish(specs[name], path)
+            run = finish(specs[PEERS[name]].replace(engine="torch") if name in PEERS else specs[name], path)
+            ends, losses[name] = [row["time_s"] for row in run.dir.metrics()], run.dir.losses()
+            if name not in PEERS:
                 found = figures_of(run)
                 makespan[name].append(found.over_simulated)
                 overruns.append(found.overruns / found.operations)
                 schedule = run.spec.build_schedule()
                 formula = [weight_copies(schedule, stage) for stage in range(schedule.stages)]
                 copies_as_formula.append(float(run.result()["weight_copies"] == formula))
-                ends, losses[name] = [row["time_s"] for row in run.dir.metrics()], run.dir.losses()
             update_s[name].append(float(np.median(np.diff(ends[WARM_UP - 1 :]))))
             console().print(f"round {number + 1}: {name}", style="dim")
         # They must train the same thing, or the comparison means nothing.
@@ -104,13 +99,6 @@ def measure(folder: Path, *, rounds: int, updates: int) -> list[dict[str, Any]]:
         figure("runs with as many copies of the weights as the formula", copies_as_formula, "ratio", "1"),
         figure("operations that took longer than stated, per run", overruns, "ratio", "0"),
     ]
-
-
-def torchs(spec: TrainSpec, path: Path) -> tuple[list[float], list[float]]:
-    """Ends of the updates in seconds, and losses, of torch's schedule for a spec of ours."""
-    file = path.with_suffix(".toml")
-    resolve(spec).save(file)
-    return torch_pipeline.train(file, path)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paci_lab.errors import InputError, RunFailed
 from paci_lab.runtime.launch import Run, launch
 from paci_lab.runtime.resolve import resolve
+from paci_lab.schedules import ScheduleError
 from paci_lab.spec import TrainSpec
 
 __all__ = ["Comparison", "Ratio", "compare", "paired_ratio"]
@@ -33,10 +35,12 @@ class Ratio:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Results by name, one per round and in the order of the rounds."""
+    """Results by name, one per round and in the order of the rounds; `failures` says of each peer that could not run
+    why, and has no results for it."""
 
     results: Mapping[str, list[dict[str, Any]]]
     paths: Mapping[str, list[Path]]
+    failures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def values(self, name: str, field: str) -> list[float]:
         """One field of every round; None where a run has none, such as the time to a target it missed."""
@@ -85,23 +89,39 @@ def compare(
         folder: where the run directories go.
         follow: waits for a run and returns its result; called with the run and its name.
 
-    Everything is refused before the first run starts. A partition found by measuring is found once and used by all
-    runs of the same model and stages: otherwise two of them could train differently cut models.
+    Everything is refused before the first run starts. A peer (a spec of another engine) that cannot run does not end
+    the comparison: what it said is kept as its failure, whether at the start or in the middle. A partition found by
+    measuring is found once and used by all runs of the same model and stages: otherwise two of them could train
+    differently cut models.
     """
     partitions: dict[tuple, list[int]] = {}
     ready: dict[str, TrainSpec] = {}
+    failures: dict[str, str] = {}
     for name, spec in specs.items():
         cut = (spec.model, spec.context, spec.stages, spec.microbatch_size)
         if spec.partition == "auto" and cut in partitions:
             spec = spec.replace(partition=partitions[cut])
-        ready[name] = resolve(spec)
+        try:
+            ready[name] = resolve(spec)
+        except (InputError, ScheduleError) as error:
+            if spec.engine == "paci-lab":
+                raise
+            failures[name] = str(error)
+            continue
         partitions[cut] = ready[name].partition
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in specs}
     paths: dict[str, list[Path]] = {name: [] for name in specs}
     for round_ in range(rounds):
-        for name in list(ready) if round_ % 2 == 0 else reversed(ready):
+        for name in list(ready) if round_ % 2 == 0 else list(reversed(ready)):
             spec = ready[name].replace(seed=ready[name].seed + round_)
             run = launch(spec, folder / (name if round_ == 0 else f"{name}-{round_ + 1}"))
-            results[name].append(follow(run, name))
             paths[name].append(run.path)
-    return Comparison(results, paths)
+            try:
+                results[name].append(follow(run, name))
+            except RunFailed as error:
+                if spec.engine == "paci-lab":
+                    raise
+                failures[name] = str(error)
+                results[name].clear()
+                del ready[name]
+    return Comparison(results, paths, failures)

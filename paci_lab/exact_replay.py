@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from paci_lab.data import open_data
+from paci_lab.errors import InputError
 from paci_lab.measure import Evaluator, evaluation_due
 from paci_lab.models import build_model
 from paci_lab.runtime.checkpoint import open_checkpoint
@@ -75,12 +76,14 @@ def turns(schedule: Schedule) -> Iterator[list[tuple[int, Op]]]:
 
 
 def replay(spec: TrainSpec, *, resume: str | Path | None = None) -> Replay:
-    """Replay `spec` on the CPU. Raises what `TrainSpec`, `resolve` and the stages raise.
+    """Replay `spec` on the CPU. Raises what `TrainSpec`, `resolve` and the stages raise; InputError for a peer's.
 
     Args:
         spec: the run.
         resume: the checkpoint, or the run directory with one, from which it goes on.
     """
+    if spec.engine != "paci-lab":
+        raise InputError("engine", spec.engine, "paci-lab: a peer is not replayed", "replay the same flush schedule")
     begin = open_checkpoint(resume)[0] if resume is not None else None
     spec = resolve((adopt(spec, begin) if begin else spec).replace(device="cpu"))
     schedule = begin.schedule(spec) if begin else spec.build_schedule()

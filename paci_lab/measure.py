@@ -91,6 +91,7 @@ def summarize(run: RunDir) -> dict[str, Any]:
     utilization = trace.utilization().tolist() if traced else None
     return {
         "schema": SCHEMA,
+        "engine": spec.engine,
         "schedule": spec.schedule,
         "stages": spec.stages,
         "window": spec.window,

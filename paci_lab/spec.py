@@ -86,6 +86,11 @@ _CHECKS: dict[str, tuple[Any, str, str]] = {
         "use auto to let paci_lab cut the model",
     ),
     "switch": (lambda v: isinstance(v, bool), "true or false", "use true"),
+    "engine": (
+        _one_of("paci-lab", "torch", "accumulation", "single"),
+        "paci-lab | torch | accumulation | single",
+        "use paci-lab, or one of the others to compare with",
+    ),
     "device": (_one_of("auto", "cpu", "cuda"), "auto | cpu | cuda", "use auto"),
     "backend": (_one_of("auto", "gloo", "nccl"), "auto | gloo | nccl", "use auto"),
     "lr schedule": (_one_of("cosine", "constant"), "cosine | constant", "use cosine"),
@@ -118,6 +123,9 @@ class TrainSpec:
 
     schedule: str = _field(
         "paci", "text", "order of operations: a name of `paci-lab schedules`, my_file.py:MySchedule, or file.csv"
+    )
+    engine: str = _field(
+        "paci-lab", "engine", "what runs it: paci-lab, or a peer (torch's own pipelining, accumulation, single)"
     )
     stages: int = _field(
         2, "count", "pipeline stages, one process each (zb-v: a process holds two, interleaved: --chunks of them)"

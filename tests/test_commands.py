@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import paci_lab
+from paci_lab.cli import COMMANDS
 from paci_lab.schedules import schedule_classes
 
 ROOT = Path(__file__).parents[1]
@@ -221,7 +222,7 @@ def _read(path: Path) -> bytes:
 
 def test_every_command_has_help_with_an_example(tmp_path):
     overview = paci_lab_command("--help", cwd=tmp_path).stdout
-    for name in ("demo", "doctor", "simulate", "train", "compare", "show", "lab", "schedules", "export"):
+    for name in COMMANDS:
         assert name in overview
         text = paci_lab_command(name, "--help", cwd=tmp_path).stdout
         assert f"example:  paci-lab {name}" in text

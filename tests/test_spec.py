@@ -13,6 +13,7 @@ from paci_lab import InputError, TrainSpec
 
 OTHER = {  # a value that is not the default, for every field
     "schedule": "1f1b",
+    "engine": "torch",
     "stages": 3,
     "window": 5,
     "slack": 0,
@@ -90,6 +91,7 @@ BAD = [
     ("replicas", 1.5),
     ("shard_optimizer", "yes"),
     ("slack", -1),
+    ("engine", "deepspeed"),
     ("slack", 0.5),
     ("updates", 0),
     ("microbatches", 0),

@@ -182,7 +182,7 @@ def result_table(result: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
         (
             "schedule",
-            f"{result['schedule']}, {result['stages']} stages, window {result['window']}"
+            f"{result['schedule']} by {result['engine']}, {result['stages']} stages, window {result['window']}"
             + (f", {result['replicas']} replicas (below: replica 0)" if result["replicas"] > 1 else ""),
         ),
         ("devices", f"{result['device_kind']} over {result['backend']}"),

@@ -316,6 +316,8 @@ def _wait_for(keys: list[str], store: dist.Store, told: list[int], parent: int) 
 
 def _resolved(spec: TrainSpec, place: Place, members: list[dict[str, Any]]) -> TrainSpec:
     """`resolve`, for ranks on several hosts that each have their own GPUs."""
+    if spec.engine != "paci-lab":
+        raise InputError("engine", spec.engine, "paci-lab under torchrun", "start a peer with launcher local")
     ranks = spec.world_size
     if place.world_size != ranks:
         raise InputError(

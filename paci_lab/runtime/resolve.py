@@ -9,6 +9,7 @@ from paci_lab.errors import InputError
 from paci_lab.models import build_model
 from paci_lab.optimizers import build_optimizer
 from paci_lab.partition import balanced_partition, check_partition, even_partition, measure_layer_costs
+from paci_lab.peers import check_engine
 from paci_lab.schedules import excerpt_of, validate
 from paci_lab.spec import TrainSpec
 
@@ -20,6 +21,7 @@ def resolve(spec: TrainSpec) -> TrainSpec:
 
     Raises InputError or ScheduleError for anything that would fail later: model, data, optimizer, partition, device.
     """
+    check_engine(spec)
     device, backend = _device(spec)
     model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
     data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)

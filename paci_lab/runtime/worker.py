@@ -21,9 +21,10 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from paci_lab.audit import audit_stage
-from paci_lab.data import open_data
+from paci_lab.data import Data, open_data
 from paci_lab.measure import evaluation_due
-from paci_lab.models import build_model
+from paci_lab.models import Model, build_model
+from paci_lab.peers import rank_class
 from paci_lab.precision import message_dtype
 from paci_lab.runtime.checkpoint import Checkpoint, checkpoint_due, save_part
 from paci_lab.runtime.clock import HostClocks
@@ -37,7 +38,17 @@ from paci_lab.runtime.stage import NonFiniteLoss, Stage
 from paci_lab.runtime.timing import make_timer
 from paci_lab.schedules import Op
 
-__all__ = ["PEER_LOST_EXIT", "Worker", "end_with_parent", "main", "perform", "run_as_child", "stay_on_this_host"]
+__all__ = [
+    "PACED_DELAY",
+    "PEER_LOST_EXIT",
+    "Worker",
+    "end_with_parent",
+    "main",
+    "peak_memory",
+    "perform",
+    "run_as_child",
+    "stay_on_this_host",
+]
 
 PEER_LOST_EXIT = 3
 """Exit code of a rank that ended because another one did."""
@@ -47,7 +58,7 @@ _PR_SET_PDEATHSIG = 1  # of Linux's sys/prctl.h
 _WAIT_NS = 100_000
 """A message that is there within this is not waited for: it is the time that asking takes."""
 
-_PACED_DELAY = 0.25
+PACED_DELAY = 0.25
 """Share of a paced operation's time before its real work. Ranks that share cores end and begin operations in the same
 moments; there the cores belong to the messages, and the work is done when nobody waits for one."""
 
@@ -100,7 +111,7 @@ class Worker:
         }
         self.paces = {s: spec.pace_ns(s) for s in self.stages}
         notes = any(stage.clipping.carries_notes for stage in self.stages.values())
-        form = Form(model.boundary_shape(spec.microbatch_size), message_dtype(spec.precision), notes)
+        self.form = Form(model.boundary_shape(spec.microbatch_size), message_dtype(spec.precision), notes)
         made = {s: stage.warm_up() for s, stage in self.stages.items()}
         self.version_used = {s: audit_stage(stage) for s, stage in self.stages.items()}
         if self.device.type == "cuda":
@@ -108,10 +119,9 @@ class Worker:
         for stage in self.stages.values() if begin else ():
             begin.restore(stage)
         own_store = dist.PrefixStore(f"replica/{self.replica}", store)
-        agree_on_messages(made, form, own_store, self.schedule, self.place)
-        self.inboxes, self.outboxes = connect(
-            self.schedule, rank, form, self.device, spec.backend, replicas=spec.replicas
-        )
+        agree_on_messages(made, self.form, own_store, self.schedule, self.place)
+        self.inboxes, self.outboxes = {}, {}
+        self.prepare(model, data)
         self.reducers = {  # after the warm-up, whose backward is none of a window's
             s: Reducer(stage.optimizer.parameters, spec.replicas, group, early=stage.split is None)
             for s, stage in self.stages.items()
@@ -130,7 +140,13 @@ class Worker:
         self.timer = make_timer(self.device, self.begin_ns)
         self.idle_since = 0  # end of the last operation on a GPU, where waiting shows as a gap
 
-    def run(self) -> None:
+    def prepare(self, model: Model, data: Data) -> None:
+        """What has to be there before the clock starts, and is nobody's but this engine's: its links."""
+        self.inboxes, self.outboxes = connect(
+            self.schedule, self.rank, self.form, self.device, self.spec.backend, replicas=self.spec.replicas
+        )
+
+    def interpret(self) -> None:
         """Every operation of this rank, in order."""
         for op in self.schedule.ops(self.place):
             self.recorder.now(op)
@@ -139,6 +155,10 @@ class Worker:
                 self.update(stage, op.microbatch)
             else:
                 self.compute(stage, op)
+
+    def run(self) -> None:
+        """Train, and end together with the other ranks."""
+        self.interpret()
         self.timer.settle(wait=True)
         self.recorder.doing("waiting")
         for outbox in self.outboxes.values():
@@ -173,7 +193,7 @@ class Worker:
         if pace_ns:
             if inbox is not None:
                 inbox.post()
-            time.sleep(pace_ns * _PACED_DELAY / 1e9)
+            time.sleep(pace_ns * PACED_DELAY / 1e9)
         if op.kind == "F":
             result = stage.forward(op.microbatch, received)
         else:
@@ -273,7 +293,7 @@ class Worker:
                 **({"clipping": record.clipping} if record.clipping else {}),
                 "snapshot": snapshot,
                 "checkpoint": checkpoint,
-                "peak_memory_bytes": _peak_memory(self.device),
+                "peak_memory_bytes": peak_memory(self.device),
                 "pace_overruns": self.timer.overruns,
                 "weight_copies": stage.weight_copies,
                 "optimizer_bytes": stage.optimizer_bytes,
@@ -312,7 +332,8 @@ def main(run_path: str, rank: int, begin_path: str) -> int:
         end_with_parent()
         stay_on_this_host()
         store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=5))
-        return Worker(run, rank, store, begin=Checkpoint.read(Path(begin_path)) if begin_path else None)
+        engine = rank_class(run.spec().engine) or Worker
+        return engine(run, rank, store, begin=Checkpoint.read(Path(begin_path)) if begin_path else None)
 
     code, error = perform(run, rank, begin)
     if error is not None:
@@ -358,7 +379,7 @@ def _device(kind: str, rank: int) -> torch.device:
     return device
 
 
-def _peak_memory(device: torch.device) -> int:
+def peak_memory(device: torch.device) -> int:
     """Bytes: most allocated on the GPU, or most resident of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
