@@ -60,7 +60,7 @@ def main() -> int:
             spec = BASE.replace(
                 updates=asked.updates, seed=seed, **{"partition": partition, **changes, "stages": stages}
             )
-            found.append(figures_of(replay(spec)))
+            found.append(figures_of(replay(spec), limit))
             print(f"{name}, seed {seed}: {found[-1]['val_loss']:.4f}", file=sys.stderr)
         mean = {key: _mean([f[key] for f in found]) for key in found[0]}
         figures.append({"case": name, "seeds": found, **mean})
@@ -69,6 +69,7 @@ def main() -> int:
                 name,
                 f"{mean['train_loss']:.3f}",
                 f"{mean['val_loss']:.3f}",
+                _share(mean["above"]),
                 _share(mean["clipped"]),
                 *("–" if mean[key] is None else f"{mean[key]:.3f}" for key in ("ratio_median", "ratio_95", "longest")),
             )
@@ -79,6 +80,7 @@ def main() -> int:
             "",
             "train loss, last tenth",
             "validation loss",
+            "true norm above it",
             "cut",
             "judged / true norm, median",
             "off by, 95 %",
@@ -95,12 +97,13 @@ def main() -> int:
     return 0
 
 
-def figures_of(found: Replay) -> dict[str, float | None]:
+def figures_of(found: Replay, limit: float) -> dict[str, float | None]:
     """Losses, and over all stages and updates how clipping went."""
     tenth = max(len(found.losses) // 10, 1)
     figures: dict[str, float | None] = {
         "train_loss": float(np.mean(found.losses[-tenth:])),
         "val_loss": found.validation[-1][2],
+        "above": None,
         "clipped": None,
         "ratio_median": None,
         "ratio_95": None,
@@ -110,11 +113,13 @@ def figures_of(found: Replay) -> dict[str, float | None]:
         return figures
     norms = np.array([[record.grad_norm for record in records] for records in found.updates])
     factors, judged = (np.array([[r.clipping[i] for r in records] for records in found.updates]) for i in (0, 1))
+    true = np.sqrt((norms**2).sum(axis=0))
+    figures["above"] = float((true > limit).mean())
     figures["clipped"] = float((factors < 1).mean())
     figures["longest"] = float(np.sqrt(((norms * factors) ** 2).sum(axis=0)).max())
     if found.trace.stages > 1 and np.allclose(judged, norms):
         return figures  # stages that judge by themselves alone
-    ratios = (judged / np.sqrt((norms**2).sum(axis=0)))[:, 1:]  # in the first update nobody has been heard of
+    ratios = (judged / true)[:, 1:]  # in the first update nobody has been heard of
     figures["ratio_median"] = float(np.median(ratios))
     figures["ratio_95"] = float(np.exp(np.quantile(np.abs(np.log(ratios)), 0.95)) - 1)
     return figures
