@@ -135,7 +135,7 @@ def assert_goes_on(spec: paci_lab.TrainSpec, run: paci_lab.Run, path: Path, upda
     again = paci_lab.launch(spec, path, resume=began)
     result = again.wait(60)
     first = (update + 1) * run.spec.window
-    assert again.dir.losses() == run.dir.losses()[first:]
+    assert again.dir.losses() == run.dir.losses()[first * run.spec.replicas :]
     assert_same_tensors(again.dir.parameters(), run.dir.parameters())
     assert [(r["update"], r["tokens"], r["learning_rate"], r["grad_norm"]) for r in again.dir.metrics()] == [
         (r["update"], r["tokens"], r["learning_rate"], r["grad_norm"]) for r in run.dir.metrics()[update + 1 :]
@@ -184,6 +184,25 @@ def test_several_stages_on_a_rank_go_on_bit_for_bit(tmp_path):
     run = run_to_end(spec, tmp_path / "run")
     assert_run_is_replay(run)
     assert_goes_on(run.spec, run, tmp_path / "again", 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "bf16", "clip_norm": 0.5, "clip": "lagged"},
+        {"replicas": 2, "precision": "bf16", "shard_optimizer": True},
+        {"replicas": 2, "schedule": "pipedream", "optimizer": "muon", "shard_optimizer": True},
+    ],
+    ids=["masters, notes of clipping", "masters of two replicas", "kept versions, Muon of two replicas"],
+)
+def test_what_other_parts_remember_goes_on_too(tmp_path, changes):
+    run = run_to_end(tiny(stages=2, partition=[2, 4], **SAVED, **changes), tmp_path / "run")
+    again = assert_goes_on(run.spec, run, tmp_path / "again", 3)
+    assert paci_lab.replay(run.spec).losses == run.dir.losses()
+    whole = Checkpoint.read(run.path / "checkpoints" / "update-000003")
+    assert len(sum(whole.files, ())) == 2 * (2 if run.spec.shard_optimizer else 1)
+    assert again.result()["precision"] == run.spec.precision
 
 
 @pytest.mark.parametrize("changes", [{"stages": 4, "partition": split_of(4)}, {"schedule": "gpipe", "stages": 1}])
