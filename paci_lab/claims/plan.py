@@ -49,7 +49,7 @@ SIZES = {
     "default": Size("gpt:blocks=8,width=32,heads=2,context=32", 40, 3, tuple(OPTIMIZERS), 6, 1, 60.0),
     "full": Size("pico", 600, 3, tuple(OPTIMIZERS), 10, 3, 60.0),
 }
-"""quick: a minute, to see that it works; default: about five; full: about an hour. On two idle cores."""
+"""quick: about a minute, to see that it works; default: about six; full: more than an hour. On two idle cores."""
 
 TIMED_MODEL = "gpt:blocks=8,width=16,heads=1,context=16"
 """Its work is a millisecond, so that eight devices fit on two cores; how long they take is stated, not computed."""

@@ -21,7 +21,7 @@ EXAMPLE = "paci-lab claims --run-dir runs/claims"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     effort = parser.add_mutually_exclusive_group()
     effort.add_argument("--quick", action="store_true", help="a tiny version, about a minute: that it works, no more")
-    effort.add_argument("--full", action="store_true", help="longer training and three rounds: about an hour")
+    effort.add_argument("--full", action="store_true", help="longer training and three rounds: more than an hour")
     parser.add_argument(
         "--run-dir",
         metavar="DIR",
