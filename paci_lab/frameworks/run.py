@@ -31,7 +31,7 @@ _ADDED = {
 }
 
 
-def run(name: str, cases: Sequence[Case], *, timeout_s: float = 600) -> list[Result]:
+def run(name: str, cases: Sequence[Case], *, timeout_s: float = 1800) -> list[Result]:
     """Train every case with the framework `name`, in processes of its own, and return the results in their order.
 
     Raises InputError when it is unknown or not installed, RunFailed with the end of its output when it fails.
