@@ -51,6 +51,8 @@ OTHER = {  # a value that is not the default, for every field
     "evaluate_every": 16,
     "validation_batches": 2,
     "evaluate": "after",
+    "checkpoint_every": 5,
+    "keep_checkpoints": 3,
     "trace": False,
 }
 
