@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -119,11 +118,7 @@ class Settings:
     @classmethod
     def load(cls, path: Path) -> Settings:
         """Read a study.toml; raises InputError when it cannot be."""
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InputError("study", path, "a readable study.toml", f"check it ({error})") from None
-        return cls.from_dict(values, where=str(path))
+        return cls.from_dict(read_toml(path, what="study"), where=str(path))
 
 
 def memory_share(memory: str | int | None) -> float | None:

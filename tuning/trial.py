@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paci_lab import InputError, open_run
+from paci_lab.reading import check_row, read_json
 from tuning.watch import Ended
 
 __all__ = ["Frozen", "Trial", "device_memory", "judge", "memory_so_far", "read_trials"]
@@ -125,15 +126,24 @@ def read_trials(folder: Path) -> list[Trial]:
         *sorted((folder / "confirm").glob(f"*/{FILE}")),
     ):
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
+            if (values := read_json(path.parent, path)) is None:
+                continue
+            found.append(_trial({key: value for key, value in values.items() if key in names}, path.parent))
+        except (ValueError, TypeError, AttributeError) as error:
             raise InputError("trial", path, "a readable trial.json", f"remove its run directory ({error})") from None
-        values = {key: value for key, value in values.items() if key in names}
-        values["curve"] = {int(step): loss for step, loss in values.get("curve", {}).items()}
-        found.append(Trial(**values, path=str(path.parent)))
     return found
+
+
+def _trial(values: dict[str, Any], folder: Path) -> Trial:
+    """A trial from plain values; ValueError, TypeError or AttributeError when they are of another kind."""
+    values["curve"] = {int(step): loss for step, loss in values.get("curve", {}).items()}
+    trial = Trial(**values, path=str(folder))
+    for name, kind in (("params", dict), ("constraints", dict), ("figures", dict), ("status", str), ("why", str)):
+        if not isinstance(getattr(trial, name), kind):
+            raise TypeError(f"{name} is of another kind")
+    check_row(values, dict.fromkeys(("value", "training_s", "wall_s"), "number"), FILE)
+    check_row(trial.curve, dict.fromkeys(trial.curve, "number"), f"{FILE}: curve")
+    return trial
 
 
 _FIGURES = (

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from paci_lab.commands.common import console
-from paci_lab.errors import InputError
+from paci_lab.errors import InputError, printable
 from paci_lab.runtime.launch import open_run
 
 HELP = "draw the Gantt chart of runs into a page, and write their traces for Perfetto"
@@ -39,9 +39,12 @@ def run(arguments: argparse.Namespace) -> int:
         traces.append((f"{run.spec.schedule}, window {run.spec.window} ({run.path.name})", trace))
         if run.dir.result() is None:
             reason = (run.dir.failure() or {}).get("message", "it is still going, or was killed")
-            screen.print(f"{run.path} has no result: {reason}. Shown is what it wrote.")
+            screen.print(printable(f"{run.path} has no result: {reason}. Shown is what it wrote."), markup=False)
     page = Path(arguments.html) if arguments.html else runs[0].path / "gantt.html"
     perfetto = Path(arguments.perfetto) if arguments.perfetto else page.with_name("perfetto.json")
+    for path, flag, given in ((page, "--html", arguments.html), (perfetto, "--perfetto", arguments.perfetto)):
+        if given is None and path.is_symlink():  # whoever made this folder says where the link leads
+            raise InputError(str(path), "a link", "a place of its own for the file", f"name another with {flag}")
     try:
         write_gantt_page(page, traces, between_s=tuple(arguments.between) if arguments.between else None)
         traces[0][1].save_chrome(perfetto)

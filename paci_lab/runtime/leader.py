@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from paci_lab.errors import InputError
-from paci_lab.runtime import agent, member, worker
+from paci_lab.runtime import agent, freight, member, worker
 from paci_lab.runtime.child import may_fork
 from paci_lab.runtime.place import SIGNALS, START_S, Place, abandoned, end_of
 from paci_lab.runtime.resolve import resolve
@@ -75,14 +75,15 @@ class TorchrunAgent(agent.Agent):
         store: the agent's connection to it.
         members: what every rank said of itself, by rank.
         hosts: number of its host, by rank.
+        sign: by which a rank knows the run directory.
     """
 
     own_sessions = True  # torchrun's signals go to the whole process group; the agent decides what ends when
 
     def __init__(
-        self, run: RunDir, *, fork: bool, store: dist.Store, members: list[dict[str, Any]], hosts: list[int]
+        self, run: RunDir, *, fork: bool, store: dist.Store, members: list[dict[str, Any]], hosts: list[int], sign: str
     ) -> None:
-        self.store, self.members, self.hosts = store, members, hosts
+        self.store, self.members, self.hosts, self.sign = store, members, hosts, sign
         self.said, self.asked_at, self.ending = b"", 0.0, False
         super().__init__(run, fork=fork)
 
@@ -94,11 +95,15 @@ class TorchrunAgent(agent.Agent):
             for said, host in zip(self.members[1:], self.hosts[1:], strict=True)
         ]
         self.store.set("said", "")
-        self.store.set("run", json.dumps({"run_dir": str(self.run_dir.path), "hosts": self.hosts}))
+        self.freight = freight.Freight(self.run_dir, self.store)
+        answer = {"run_dir": str(self.run_dir.path), "sign": self.sign, "hosts": self.hosts}
+        self.store.set("run", json.dumps(answer | {"spec": self.spec.to_dict()}))
         return [first, *self.peers]
 
     def gather(self) -> None:
         self.hear()
+        with contextlib.suppress(dist.DistError):  # the store went, and nothing comes any more
+            self.freight.take()
         super().gather()
 
     def hear(self) -> None:
@@ -192,7 +197,7 @@ def lead(place: Place, asked: dict[str, Any] | None) -> int:
     parent = os.getppid()
     for number in SIGNALS:
         signal.signal(number, lambda number, _: told.append(number))
-    store = place.store(serve=True)
+    store = place.store()
     store.set("host/0", place.introduce(asked))
     if not _wait_for([f"host/{rank}" for rank in range(place.world_size)], store, told, parent):
         return 1
@@ -211,12 +216,13 @@ def lead(place: Place, asked: dict[str, Any] | None) -> int:
         store.set("run", json.dumps({"refused": True}))
         return 2
     screen = os.fdopen(os.dup(2), "w")
+    sign = freight.sign(run)
     log = os.open(run.path / "log" / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     # The store serves from a thread when torchrun does not serve it.
     fork = may_fork(spec) and place.agent_store
-    watching = TorchrunAgent(run, fork=fork, store=store, members=members, hosts=hosts)
+    watching = TorchrunAgent(run, fork=fork, store=store, members=members, hosts=hosts, sign=sign)
     code = _watch(watching, told, parent)
     if code:
         print(f"paci_lab.train: {run.failure()['message']}", file=screen, flush=True)

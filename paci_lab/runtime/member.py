@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import select
 import signal
 import sys
 import threading
-import time
 from typing import Any
 
 import torch.distributed as dist
 
-from paci_lab.runtime import worker
+from paci_lab.runtime import freight, worker
 from paci_lab.runtime.clock import HostClocks
+from paci_lab.runtime.interface import choose_interface
 from paci_lab.runtime.place import SIGNALS, Place, abandoned, end_of
 from paci_lab.runtime.rundir import RunDir, write_json
 
@@ -33,6 +34,7 @@ class Tie(threading.Thread):
     def __init__(self, place: Place) -> None:
         super().__init__(daemon=True, name="end-with-the-run")
         self.place, self.parent = place, os.getppid()
+        self.shipper: freight.Shipper | None = None
         self.reads, writes = os.pipe()
         os.set_blocking(writes, False)
         signal.set_wakeup_fd(writes)
@@ -45,17 +47,24 @@ class Tie(threading.Thread):
             while True:
                 if select.select([self.reads], [], [], _BEAT_S)[0] or abandoned(self.parent):
                     cause = "ended by torchrun, or torchrun went away"
+                    self.ship_the_rest()
                     error = {"rank": self.place.rank, "op": None, "cause": cause, "stopped": True}
                     say(store, self.place.rank, worker.PEER_LOST_EXIT, error)
                     break
                 if (word := end_of(store)) is not None:
                     code = 0 if word == "reached" else worker.PEER_LOST_EXIT
+                    self.ship_the_rest()
                     say(store, self.place.rank, code)
                     os._exit(code)
                 beat += 1
                 store.set(f"beat/{self.place.rank}", str(beat))
         finally:  # the store is gone, and with it the agent
             os._exit(worker.PEER_LOST_EXIT)
+
+    def ship_the_rest(self) -> None:
+        """Before the last word: the leader takes nothing more after it."""
+        if self.shipper is not None:
+            self.shipper.finish()
 
 
 def say(store: dist.Store, rank: int, code: int, error: dict[str, Any] | None = None) -> None:
@@ -73,7 +82,12 @@ def take_part(place: Place, asked: dict[str, Any] | None) -> int:
     if "refused" in answer:
         return 2
     run = RunDir(answer["run_dir"])
+    if not freight.sees(run, answer["sign"]):
+        run = freight.own_folder(answer["spec"])
+        tie.shipper = freight.Shipper(place.store(), place.rank, run)
+        tie.shipper.start()
     code, error = worker.perform(run, place.rank, lambda: _begin(place, run, answer["hosts"], store, own_log=True))
+    tie.ship_the_rest()
     if code == worker.PEER_LOST_EXIT and end_of(store) == "reached":
         code, error = 0, None  # the peer was lost because nothing more is wanted
     say(store, place.rank, code, error)
@@ -81,11 +95,6 @@ def take_part(place: Place, asked: dict[str, Any] | None) -> int:
 
 
 def _begin(place: Place, run: RunDir, hosts: list[int], store: dist.Store, *, own_log: bool) -> worker.Worker:
-    deadline = time.monotonic() + 30  # a shared file system may show new files late
-    while not run.log_file(0).exists():
-        if time.monotonic() > deadline:
-            raise FileNotFoundError(f"{run.path} is not on a file system that this host shares with rank 0's")
-        time.sleep(0.1)
     if own_log:
         log = os.open(run.log_file(place.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
@@ -93,6 +102,8 @@ def _begin(place: Place, run: RunDir, hosts: list[int], store: dist.Store, *, ow
         os.close(log)
     if len(set(hosts)) == 1:
         worker.stay_on_this_host()
+    else:
+        choose_interface(os.environ["MASTER_ADDR"])
     clocks = HostClocks(run, place.rank, hosts)
     return worker.Worker(run, place.rank, store, local_rank=place.local_rank, clocks=clocks)
 
@@ -101,7 +112,7 @@ def run_as_child(arguments: list[str]) -> int:
     """Entry point of rank 0, a child of the agent."""
     run, hosts = RunDir(arguments[0]), json.loads(arguments[1])
     worker.end_with_parent()
-    place = Place.from_environment()
+    place = dataclasses.replace(Place.from_environment(), rank=0)  # torchrun may have given it another number
     code, error = worker.perform(run, 0, lambda: _begin(place, run, hosts, place.store(), own_log=False))
     if error is not None:
         write_json(run.error_file(0), error)

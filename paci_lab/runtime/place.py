@@ -1,10 +1,11 @@
 """Where a process that torchrun started stands, and how it speaks with the others of its run.
 
 The ranks and the leader speak to each other through torchrun's store; everything else goes through the run directory,
-which all hosts share:
+or, from hosts that do not share it, through the store as well (`freight`):
 
+asked/<n>  of node n, the number of its first rank there and whether it was given a spec
 host/<r>   what the leader must know of rank r before the run: its host, its GPUs, the spec if it was given one
-run        the leader's answer: the run directory and the hosts of all ranks, or that there will be no run
+run        the leader's answer: the run directory, its sign and spec, the hosts of all ranks; or that there is no run
 said       a line of each rank that has ended, with its exit code and its error
 beat/<r>   counts as long as rank r's process lives, for ranks whose process the leader cannot see
 end        the leader's word to the ranks: "reached" (end well, nothing more is wanted) or "failed"
@@ -19,6 +20,8 @@ import os
 import select
 import signal
 import socket
+import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -47,7 +50,7 @@ class Place:
     local_rank: int
     local_world_size: int
     agent_store: bool
-    """torchrun serves the store; otherwise rank 0 has to."""
+    """torchrun serves the store; otherwise its rank 0 has to."""
 
     @classmethod
     def from_environment(cls) -> Place:
@@ -71,21 +74,58 @@ class Place:
             )
         return cls(*numbers, os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
 
-    def store(self, *, serve: bool = False) -> dist.Store:
+    def serve(self) -> dist.Store | None:
+        """The store itself, for as long as it is held, in the process that has to serve it; None elsewhere.
+
+        Raises InputError when its port is taken.
+        """
+        if self.agent_store or os.environ["RANK"] != "0":
+            return None
+        try:
+            return _connect(is_master=True)
+        except dist.DistNetworkError as error:
+            port = os.environ["MASTER_PORT"]
+            why = str(error).splitlines()[0]
+            raise InputError("--master-port", port, "a free port of this host", f"choose another one ({why})") from None
+
+    def store(self) -> dist.Store:
         """A connection to the store. A blocking call keeps others on the same connection waiting: one a thread."""
-        store = dist.TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=serve and not self.agent_store,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=START_S),
-        )
-        return dist.PrefixStore(f"paci_lab/{os.environ.get('TORCHELASTIC_RUN_ID', '')}", store)
+        return dist.PrefixStore(f"paci_lab/{os.environ.get('TORCHELASTIC_RUN_ID', '')}", _connect(is_master=False))
+
+    def led_by_the_asked(self, asked: dict[str, Any] | None) -> Place:
+        """This place, with ranks counted from the first node that was given a spec: there the run directory is made.
+
+        torchrun numbers its nodes as it likes, and without a shared disk the user looks where the command was given.
+        """
+        nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+        if nodes == 1:
+            return self
+        store, parent = self.store(), os.getppid()
+        if self.local_rank == 0:
+            store.set(f"asked/{os.environ['GROUP_RANK']}", json.dumps([self.rank, asked is not None]))
+        keys, deadline = [f"asked/{node}" for node in range(nodes)], time.monotonic() + START_S
+        while not store.check(keys):
+            if abandoned(parent) or time.monotonic() > deadline:
+                sys.exit(1)
+            time.sleep(0.05)
+        said = [json.loads(store.get(key)) for key in keys]
+        first = next((rank for rank, has_spec in said if has_spec), 0)
+        return dataclasses.replace(self, rank=(self.rank - first) % self.world_size)
 
     def introduce(self, asked: dict[str, Any] | None) -> str:
         """What the leader has to know of this process."""
         gpus = torch.cuda.device_count()
         return json.dumps({"host": _host(), "pid": os.getpid(), "gpus": gpus, "asked": asked})
+
+
+def _connect(*, is_master: bool) -> dist.Store:
+    return dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=is_master,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=START_S),
+    )
 
 
 def _host() -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paci_lab.errors import InputError
+from paci_lab.reading import METRICS, MOST, check_row, file_inside, parse_json, read_json, read_toml
 from paci_lab.trace import OPS, Trace
 
 __all__ = ["SCHEMA", "RunFeed"]
@@ -22,6 +21,7 @@ SCHEMA = 1
 _CODE = {op: code for code, op in enumerate(OPS)}
 _FIELDS = ("stage", "rank", "op", "microbatch", "start_ns", "end_ns", "version", "update")
 _SILENT_S = 10.0
+_MOST_STAGES = 10**4
 _CHUNK_BYTES = 2_000_000  # read at most this much of a file at once, so that a long run opens without a long stop
 
 
@@ -33,14 +33,19 @@ class _Lines:
 
     def new(self) -> list[bytes]:
         try:
+            if not self.path.is_file():  # a pipe would be waited for
+                return []
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
                 text = file.read(_CHUNK_BYTES)
         except OSError:  # not there yet, or gone: what was read before stays
             return []
-        text = text[: text.rfind(b"\n") + 1]
-        self.offset += len(text)
-        return text.splitlines()
+        end = text.rfind(b"\n") + 1
+        if not end and len(text) == _CHUNK_BYTES:  # no line of a run is so long: it would never end, so skip it
+            self.offset += len(text)
+            return [b""]
+        self.offset += end
+        return text[:end].splitlines()
 
 
 class _Rank:
@@ -55,9 +60,11 @@ class _Rank:
         rows = []
         for line in self.lines.new():
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 values = [_CODE[row[name]] if name == "op" else row[name] for name in _FIELDS]
-                if not all(type(value) is int and 0 <= value < 2**62 for value in values):
+                if not all(type(value) is int and 0 <= value < MOST for value in values):
+                    raise ValueError
+                if max(values[:2]) >= _MOST_STAGES:
                     raise ValueError
                 rows.append(values)
             except (ValueError, KeyError, TypeError):
@@ -107,7 +114,9 @@ class RunFeed:
         self.metrics: list[dict[str, Any]] = []
         self.validation: list[dict[str, Any]] = []
         self.stages = self._count("stages")
-        paced = any(np.any(np.asarray(self.spec.get(key, 0)) != 0) for key in ("pace_forward_ms", "pace_backward_ms"))
+        paced = any(
+            self.spec.get(key, 0) not in (0, [0] * self.stages) for key in ("pace_forward_ms", "pace_backward_ms")
+        )
         self.source = "measured on paced devices" if paced else "measured"
         self.on_cores = not paced and self.spec.get("device") != "cuda"
         self._grown_at = time.monotonic()
@@ -117,14 +126,14 @@ class RunFeed:
 
     def _count(self, key: str) -> int:
         value = self.spec.get(key, 0)
-        return value if isinstance(value, int) else 0
+        return value if isinstance(value, int) and 0 <= value <= _MOST_STAGES else 0
 
     def _read_spec(self) -> dict[str, Any]:
         try:
-            return tomllib.loads((self.path / "spec.toml").read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            if (path := file_inside(self.path, self.path / "spec.toml")) is not None:
+                return read_toml(path, what="spec.toml")
             self.notes.append("spec.toml is missing: this folder is not a complete run directory.")
-        except (OSError, ValueError) as error:
+        except InputError as error:
             self.notes.append(f"spec.toml cannot be read ({error}).")
         return {}
 
@@ -152,7 +161,7 @@ class RunFeed:
                 self.stages = max(self.stages, int(rank.columns[0, : rank.count].max()) + 1)
         for line in self._metric_lines.new():
             try:
-                row = json.loads(line)
+                row = check_row(parse_json(line), METRICS, "metrics.jsonl")
                 (self.validation if row.get("val_loss") is not None else self.metrics).append(row)
                 grown = True
             except (ValueError, AttributeError):
@@ -267,7 +276,6 @@ class RunFeed:
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path.parent, path)
+    except InputError:
         return None
-    return value if isinstance(value, dict) else None
