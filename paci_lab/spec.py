@@ -232,6 +232,8 @@ class TrainSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "spec") -> TrainSpec:
         """A spec from plain values; an unknown key raises InputError naming the closest ones."""
+        if not isinstance(values, Mapping):
+            raise InputError(where, values, "a table of the spec's fields", "see paci-lab train --help for them")
         names = {field.name for field in dataclasses.fields(cls)}
         for key in values:
             if key not in names:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import shutil
-import socket
 import subprocess
-import sys
-import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from engine_helpers import assert_run_is_replay, kill, pid_of, processes_of, run_to_end, tiny, wait_until
 
 import paci_lab
-from paci_lab import InputError, RunFailed
-from paci_lab.runtime import freight
-from paci_lab.runtime.interface import interface_towards
-from paci_lab.runtime.rundir import RunDir, write_json
+from paci_lab import RunFailed
+from paci_lab.runtime.rundir import RunDir
 from paci_lab.runtime.torchrun import launch_torchrun, torchrun_command
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds the processes of a run through /proc")

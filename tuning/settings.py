@@ -10,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from paci_lab import InputError, TrainSpec
+from paci_lab.reading import read_toml
 from tuning.space import Space
 
 __all__ = ["SAMPLERS", "Settings", "duration_text", "parse_duration"]
@@ -100,6 +101,8 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "settings") -> Settings:
         """The reverse of `to_dict`; raises InputError for an unknown key or a newer schema."""
+        if not isinstance(values, Mapping):
+            raise InputError(where, values, "a table of settings", "start the study again")
         values = dict(values)
         if (schema := values.pop("schema", 1)) != 1:
             raise InputError(f"{where}: schema", schema, "1", "update paci_lab")

@@ -39,7 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
         traces.append((f"{run.spec.schedule}, window {run.spec.window} ({run.path.name})", trace))
         if run.dir.result() is None:
             reason = (run.dir.failure() or {}).get("message", "it is still going, or was killed")
-            screen.print(printable(f"{run.path} has no result: {reason}. Shown is what it wrote."), markup=False)
+            screen.print(
+                printable(f"{run.path} has no result: {reason}. Shown is what it wrote."), markup=False, soft_wrap=True
+            )
     page = Path(arguments.html) if arguments.html else runs[0].path / "gantt.html"
     perfetto = Path(arguments.perfetto) if arguments.perfetto else page.with_name("perfetto.json")
     for path, flag, given in ((page, "--html", arguments.html), (perfetto, "--perfetto", arguments.perfetto)):

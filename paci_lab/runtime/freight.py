@@ -108,7 +108,7 @@ class Shipper(threading.Thread):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def ship(self) -> None:
-        """Send what is new: lines after the snapshots that they speak of, which are whole before their line is there."""
+        """Send what is new; lines after the snapshots that they speak of, which are whole before their line is."""
         run, rank = RunDir(self.folder), self.rank
         lines = [run.trace_file(rank), run.updates_file(rank), run.log_file(rank)]
         ends = {path: path.stat().st_size for path in lines if path.exists()}
