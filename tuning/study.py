@@ -57,8 +57,9 @@ class Study:
     def create(cls, folder: str | Path, settings: Settings) -> Study:
         """A new study; raises InputError when the folder holds one already, or cannot be written."""
         folder, base = Path(folder), settings.base
-        if not base.build_schedule().flushes:  # asked here alone: to open a study must not import what it names
-            settings = settings.replace(base=base.replace(schedule="1f1b" if is_own(base.schedule) else base.schedule))
+        # Asked here alone: to open a study must not import what it names.
+        if is_own(base.schedule) and not base.build_schedule().flushes:
+            settings = settings.replace(base=base.replace(schedule="1f1b"))
         open_launcher(settings.launcher, settings.launcher_options)  # refused before anything is written
         if settings.sampler != "tpe":
             from tuning.storage import made_sampler

@@ -37,7 +37,7 @@ _AHEAD = 16
 """Chunks that may lie in the store: the leader's host holds them in memory until the leader has written them."""
 
 _EVERY_S = 0.2
-_LAST_S = 20.0
+_LAST_S = 10.0
 """How long a rank that has ended may take to ship its last lines."""
 
 _LATE_S = 2.0

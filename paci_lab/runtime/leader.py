@@ -14,14 +14,14 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch.distributed as dist
 
 from paci_lab.errors import InputError
 from paci_lab.runtime import agent, freight, member, worker
 from paci_lab.runtime.child import may_fork
-from paci_lab.runtime.place import SIGNALS, START_S, Place, abandoned, end_of
+from paci_lab.runtime.place import SIGNALS, START_S, UNANSWERED_S, Place, Unanswered, abandoned, end_of
 from paci_lab.runtime.resolve import resolve
 from paci_lab.runtime.rundir import RunDir, write_json
 from paci_lab.schedules import ScheduleError
@@ -76,15 +76,28 @@ class TorchrunAgent(agent.Agent):
         members: what every rank said of itself, by rank.
         hosts: number of its host, by rank.
         sign: by which a rank knows the run directory.
+        place: of this process.
+        screen: where the user reads.
     """
 
     own_sessions = True  # torchrun's signals go to the whole process group; the agent decides what ends when
 
     def __init__(
-        self, run: RunDir, *, fork: bool, store: dist.Store, members: list[dict[str, Any]], hosts: list[int], sign: str
+        self,
+        run: RunDir,
+        *,
+        fork: bool,
+        store: dist.Store,
+        members: list[dict[str, Any]],
+        hosts: list[int],
+        sign: str,
+        place: Place,
+        screen: TextIO,
     ) -> None:
         self.store, self.members, self.hosts, self.sign = store, members, hosts, sign
+        self.place, self.screen = place, screen
         self.said, self.asked_at, self.ending = b"", 0.0, False
+        self.unanswered = Unanswered(self.give_up)
         super().__init__(run, fork=fork)
 
     def start_ranks(self, fork: bool) -> list[Any]:
@@ -118,6 +131,7 @@ class TorchrunAgent(agent.Agent):
             for peer in self.peers:
                 if peer.exit_code is None and (peer.pid is None or peer.gone()):
                     peer.exit_code = _LOST
+        self.unanswered.answered()
 
     def _listen(self, now: float) -> None:
         for rank, peer in enumerate(self.peers, 1):
@@ -139,13 +153,28 @@ class TorchrunAgent(agent.Agent):
             if peer.exit_code is None:
                 peer.exit_code = _LOST
 
+    def give_up(self) -> None:
+        """The host of the store does not answer: end what is left here. The other hosts do the same."""
+        ranks = [rank for rank, host in enumerate(self.hosts) if host == self.hosts[self.place.store_rank]]
+        for child in self.children:
+            child.kill()
+        message = f"{_host_of(ranks)} has gone: no answer from it for {UNANSWERED_S} s"
+        write_json(self.run_dir.path / "failure.json", {"message": message, "ranks": ranks})
+        print(f"paci_lab.train: {message}", file=self.screen, flush=True)
+        os._exit(1)
+
     def caused(self) -> bool:
         """Whether a rank has ended badly by itself, not because another one did."""
         return any(rank.poll() not in (None, 0, worker.PEER_LOST_EXIT) for rank in self.ranks)
 
     def diagnose(self) -> dict[str, Any]:
         self.wait_for_words(_SILENT_S + agent.GRACE_S if any(peer.pid is None for peer in self.peers) else 0.0)
-        return super().diagnose()
+        failure = super().diagnose()
+        host = self.hosts[failure["rank"]] if "rank" in failure else 0
+        ranks = [rank for rank, there in enumerate(self.hosts) if there == host]
+        if host and all(self.ranks[rank].poll() == _LOST for rank in ranks):
+            failure |= {"message": f"{_host_of(ranks)} has gone: {failure['message']}", "ranks": ranks}
+        return failure
 
     def wait_for_words(self, seconds: float) -> None:
         """Until a cause is known or everybody has ended, for `seconds` at most."""
@@ -191,6 +220,10 @@ class TorchrunAgent(agent.Agent):
                 self.store.set("end", "failed")
 
 
+def _host_of(ranks: list[int]) -> str:
+    return f"the host of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
 def lead(place: Place, asked: dict[str, Any] | None) -> int:
     """Be the agent; returns its exit code. One message on standard error when the run cannot start, or fails."""
     told: list[int] = []
@@ -222,7 +255,9 @@ def lead(place: Place, asked: dict[str, Any] | None) -> int:
     os.dup2(log, 2)
     # The store serves from a thread when torchrun does not serve it.
     fork = may_fork(spec) and place.agent_store
-    watching = TorchrunAgent(run, fork=fork, store=store, members=members, hosts=hosts, sign=sign)
+    watching = TorchrunAgent(
+        run, fork=fork, store=store, members=members, hosts=hosts, sign=sign, place=place, screen=screen
+    )
     code = _watch(watching, told, parent)
     if code:
         print(f"paci_lab.train: {run.failure()['message']}", file=screen, flush=True)
@@ -241,6 +276,8 @@ def _watch(watching: TorchrunAgent, told: list[int], parent: int) -> int:
             return "stopped by the user"
         return abandoned(parent)
 
+    if len(set(watching.hosts)) > 1:
+        watching.unanswered.start()
     try:
         return watching.watch(stopped)
     except BaseException as error:

@@ -42,9 +42,11 @@ class Tie(threading.Thread):
             signal.signal(number, lambda *_: None)
 
     def run(self) -> None:
+        self.unanswered.start()
         try:
             store, beat = self.place.store(), 0
             while True:
+                self.unanswered.answered()
                 if select.select([self.reads], [], [], _BEAT_S)[0] or abandoned(self.parent):
                     cause = "ended by torchrun, or torchrun went away"
                     self.ship_the_rest()
@@ -60,6 +62,12 @@ class Tie(threading.Thread):
                 store.set(f"beat/{self.place.rank}", str(beat))
         finally:  # the store is gone, and with it the agent
             os._exit(worker.PEER_LOST_EXIT)
+
+    def give_up(self) -> None:
+        kept = f"; what it wrote is in {self.shipper.folder}" if self.shipper else ""
+        print(f"paci_lab.train: rank {self.place.rank} ends: no answer from the other host{kept}", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(worker.PEER_LOST_EXIT)
 
     def ship_the_rest(self) -> None:
         """Before the last word: the leader takes nothing more after it."""

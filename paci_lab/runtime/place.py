@@ -21,7 +21,9 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,13 +34,41 @@ import torch.distributed as dist
 from paci_lab.errors import InputError
 from paci_lab.runtime.torchrun import ENDS_WITH_STDIN
 
-__all__ = ["SIGNALS", "START_S", "Place", "abandoned", "end_of"]
+__all__ = ["SIGNALS", "START_S", "UNANSWERED_S", "Place", "Unanswered", "abandoned", "end_of"]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What torchrun passes on to its processes."""
 
 START_S = 600.0
 """How long the ranks of a run may take to meet."""
+
+UNANSWERED_S = 20
+"""A store that has not answered for so long is on a host that has gone, or behind a link that has. Longer than a leader
+waits for a silent rank: each side has given the other up."""
+
+
+class Unanswered(threading.Thread):
+    """Acts when the store does not answer any more. A call to a host that has gone does not return for minutes, so
+    another thread counts: its own seconds, for one that holds Python's lock stops both.
+
+    Args:
+        act: is called once; ends the process.
+    """
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__(daemon=True, name="end-without-an-answer")
+        self.act, self.answers = act, 0
+
+    def answered(self) -> None:
+        """To be called after every answer."""
+        self.answers += 1
+
+    def run(self) -> None:
+        seen, silent = -1, 0
+        while silent < UNANSWERED_S:
+            seen, silent = self.answers, silent + 1 if self.answers == seen else 0
+            time.sleep(1.0)
+        self.act()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +79,8 @@ class Place:
     world_size: int
     local_rank: int
     local_world_size: int
+    store_rank: int
+    """A rank of the host that the store is on."""
     agent_store: bool
     """torchrun serves the store; otherwise its rank 0 has to."""
 
@@ -72,7 +104,7 @@ class Place:
                 "the first start alone: a run does not go on from a checkpoint",
                 "leave out --max-restarts, and start again with another run directory",
             )
-        return cls(*numbers, os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
+        return cls(*numbers, 0, os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
 
     def serve(self) -> dist.Store | None:
         """The store itself, for as long as it is held, in the process that has to serve it; None elsewhere.
@@ -110,7 +142,8 @@ class Place:
             time.sleep(0.05)
         said = [json.loads(store.get(key)) for key in keys]
         first = next((rank for rank, has_spec in said if has_spec), 0)
-        return dataclasses.replace(self, rank=(self.rank - first) % self.world_size)
+        moved = {"rank": (self.rank - first) % self.world_size, "store_rank": -first % self.world_size}
+        return dataclasses.replace(self, **moved)
 
     def introduce(self, asked: dict[str, Any] | None) -> str:
         """What the leader has to know of this process."""

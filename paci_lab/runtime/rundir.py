@@ -23,6 +23,7 @@ from typing import Any
 
 from paci_lab.errors import InputError
 from paci_lab.reading import METRICS, MOST_BYTES, check_row, file_inside, parse_json, read_json
+from paci_lab.runtime.alignment import doubt_about_clocks
 from paci_lab.schedules import names_a_file
 from paci_lab.spec import TrainSpec
 from paci_lab.trace import Trace, read_events
@@ -116,11 +117,18 @@ class RunDir:
         return read_json(self.path, self.path / "failure.json")
 
     def trace(self) -> Trace:
-        """All events written so far."""
+        """All events written so far, on one clock. Its `source` says so where several hosts' clocks forbid comparing
+        them (`alignment`)."""
         spec = self.spec()
         files = [p for p in sorted((self.path / "trace").glob("rank*.jsonl")) if file_inside(self.path, p)]
         events = [event for path in files for event in read_events(path, stages=spec.stages)]
-        return Trace(events, source="measured on paced devices" if spec.paced else "measured", stages=spec.stages)
+        source = "measured on paced devices" if spec.paced else "measured"
+        hosts = (self.environment() or {}).get("hosts", 1)
+        clock = read_json(self.path, self.path / "clock.json")
+        shortest = min((e.end_ns - e.start_ns for e in events if e.op in ("F", "B", "I", "W")), default=0)
+        if doubt := doubt_about_clocks(clock, hosts=hosts if isinstance(hosts, int) else 1, shortest_ns=shortest):
+            source += f"; {doubt}"
+        return Trace(events, source=source, stages=spec.stages)
 
     def updates(self, rank: int) -> list[dict[str, Any]]:
         """Update lines of one rank, in order."""
