@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+import torch
 from engine_helpers import tiny
+from safetensors.torch import save_file
 from tuning_landscape import MACHINE
 
 import paci_lab
@@ -273,6 +276,33 @@ def test_a_run_that_is_asked_for_imports_what_it_names(run, tmp_path):
     spec.build_schedule()
     assert (tmp_path / "it-ran").exists()
     (tmp_path / "it-ran").unlink()
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("unpickled")
+
+
+@pytest.fixture
+def no_pickle(monkeypatch):
+    for module, names in ((pickle, ("load", "loads", "Unpickler")), (torch, ("load",))):
+        for name in names:
+            monkeypatch.setattr(module, name, never)
+
+
+def test_reading_unpickles_nothing(no_pickle, run, study, capsys):
+    """A pickle runs what it says; weights are safetensors, and everything else is text."""
+    weights = {"layers.0.weight": torch.ones(2)}
+    for stage in range(2):
+        path = RunDir(run).snapshot(3, stage)
+        path.parent.mkdir(exist_ok=True)
+        save_file(weights, path)
+    read_all(run)
+    assert list(RunDir(run).parameters()) == list(weights)
+    assert main(["show", str(run)]) == 0 and tune(["report", str(study)]) == 0
+    for file in RunDir(run).snapshot(3).iterdir():
+        file.write_bytes(pickle.dumps(weights))
+    with pytest.raises(InputError, match="whole safetensors files"):
+        RunDir(run).parameters()
 
 
 # -- a study of the tuner ------------------------------
