@@ -20,7 +20,7 @@ import torch.distributed as dist
 from engine_helpers import assert_run_is_replay, kill, pid_of, processes_of, run_to_end, tiny, wait_until
 
 import paci_lab
-from paci_lab import RunFailed
+from paci_lab import InputError, RunFailed
 from paci_lab.runtime import freight
 from paci_lab.runtime.interface import interface_towards
 from paci_lab.runtime.recorder import Recorder
@@ -32,8 +32,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="find
 LONG = {"stages": 2, "window": 2, "updates": 100_000, "partition": [3, 3], "pace_forward_ms": 2, "pace_backward_ms": 4}
 """Would go on for an hour."""
 
-VANISHED_S = 45
-"""From the loss of a host to the end of all ranks on both sides: what the project promises is 30 on an idle machine."""
+VANISHED_S = 90
+"""From the loss of a host to the end of all ranks on both sides. The page promises 30; torchrun's own store gives a rank
+up after minutes, so that what ends it within this is ours, on a machine with better things to do too."""
 
 
 def in_steady_state(run: RunDir) -> None:
@@ -266,7 +267,7 @@ def test_a_host_that_vanishes_ends_the_run_and_is_named(cable, tmp_path, monkeyp
     _ip("-n", cable.names[0], "link", "set", "cable", "down")
     failure = wait_until(run.failure, timeout_s=VANISHED_S, what="the end of the run")
     assert failure["message"].startswith("the host of rank 1 has gone: ") and failure["ranks"] == [1]
-    assert failure["message"] in (tmp_path / f"{leads}.txt").read_text()
+    wait_until(lambda: failure["message"] in (tmp_path / f"{leads}.txt").read_text(), what="the message on the screen")
     ranks = [pid for pid in set.union(*before.values()) if pid not in {side.pid for side in sides}]
     wait_until(
         lambda: not [pid for pid in ranks if Path(f"/proc/{pid}").exists()],
@@ -275,7 +276,7 @@ def test_a_host_that_vanishes_ends_the_run_and_is_named(cable, tmp_path, monkeyp
     )
     assert len(run.trace()) > 20
     for side in sides:  # torchrun itself asks its store for longer
-        side.terminate()
+        side.kill()
         side.wait(60)
 
 
@@ -349,29 +350,14 @@ def test_runs_at_once_listen_on_loopback_alone_and_do_not_meet(tmp_path):
         long.stop()
 
 
-@pytest.mark.slow
-def test_a_port_that_is_taken_is_named(tmp_path):
-    """By a program that is no torchrun: at a fixed master address, and where several nodes meet."""
-    tiny(stages=2, partition=[3, 3]).save(tmp_path / "spec.toml")
+def test_a_port_that_is_taken_is_named_before_anything_starts(tmp_path):
+    """By a program that is no torchrun; a torchrun that came first is joined."""
+    spec = tiny(stages=2, partition=[3, 3])
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        static = ["--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", str(port)]
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            *static,
-            "--nproc-per-node",
-            "2",
-            "-m",
-            "paci_lab.train",
-        ]
-        done = subprocess.run(
-            [*command, str(tmp_path / "spec.toml"), "--run-dir", str(tmp_path / "run")], capture_output=True, text=True
-        )
-        assert done.returncode != 0
-        assert f"paci_lab.train: --master-port = {port} is not possible: allowed is a free port" in done.stderr
-    assert not (tmp_path / "run").exists()
+        with pytest.raises(InputError, match=f"another program of this node listens on port {port}"):
+            launch_torchrun(spec, tmp_path / "run", nodes=2, rdzv_endpoint=f"127.0.0.1:{port}")
+    assert not list(tmp_path.iterdir())
 
 
 # -- clocks ------------------------------

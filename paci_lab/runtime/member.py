@@ -16,7 +16,7 @@ import torch.distributed as dist
 from paci_lab.runtime import freight, worker
 from paci_lab.runtime.clock import HostClocks
 from paci_lab.runtime.interface import choose_interface
-from paci_lab.runtime.place import SIGNALS, Place, abandoned, end_of
+from paci_lab.runtime.place import SIGNALS, Place, Unanswered, abandoned, end_of
 from paci_lab.runtime.rundir import RunDir, write_json
 
 __all__ = ["run_as_child", "take_part"]
@@ -35,6 +35,7 @@ class Tie(threading.Thread):
         super().__init__(daemon=True, name="end-with-the-run")
         self.place, self.parent = place, os.getppid()
         self.shipper: freight.Shipper | None = None
+        self.unanswered = Unanswered(self.give_up)
         self.reads, writes = os.pipe()
         os.set_blocking(writes, False)
         signal.set_wakeup_fd(writes)
