@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import socket
@@ -21,6 +22,7 @@ from engine_helpers import assert_run_is_replay, kill, pid_of, processes_of, run
 
 import paci_lab
 from paci_lab import InputError, RunFailed
+from paci_lab.models import build_model
 from paci_lab.runtime import freight
 from paci_lab.runtime.interface import interface_towards
 from paci_lab.runtime.recorder import Recorder
@@ -33,8 +35,8 @@ LONG = {"stages": 2, "window": 2, "updates": 100_000, "partition": [3, 3], "pace
 """Would go on for an hour."""
 
 VANISHED_S = 90
-"""From the loss of a host to the end of all ranks on both sides. The page promises 30; torchrun's own store gives a rank
-up after minutes, so that what ends it within this is ours, on a machine with better things to do too."""
+"""From the loss of a host to the end of all ranks on both sides. The page promises 30; torch's store itself waits for
+minutes, so what ends within this has been ended by us, on a busy machine too."""
 
 
 def in_steady_state(run: RunDir) -> None:
@@ -208,6 +210,14 @@ class Cable:
         return [int(pid) for pid in found.stdout.split()]
 
 
+def lives(pid: int) -> bool:
+    """Not ended; one whose torchrun still waits for its store, and has not noticed, is."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
@@ -270,7 +280,7 @@ def test_a_host_that_vanishes_ends_the_run_and_is_named(cable, tmp_path, monkeyp
     wait_until(lambda: failure["message"] in (tmp_path / f"{leads}.txt").read_text(), what="the message on the screen")
     ranks = [pid for pid in set.union(*before.values()) if pid not in {side.pid for side in sides}]
     wait_until(
-        lambda: not [pid for pid in ranks if Path(f"/proc/{pid}").exists()],
+        lambda: not [pid for pid in ranks if lives(pid)],
         timeout_s=max(VANISHED_S - (time.monotonic() - since), 1),
         what="the end of every rank",
     )
@@ -282,9 +292,23 @@ def test_a_host_that_vanishes_ends_the_run_and_is_named(cable, tmp_path, monkeyp
 
 @pytest.mark.slow
 def test_a_slow_link_makes_a_run_slower_and_nothing_else(cable, tmp_path):
-    """100 kilobytes a second: a message of 4 kilobytes takes 40 ms, where an operation takes a few."""
+    """20 kilobytes a second: nothing can be faster than its messages, each of which takes 100 ms."""
     for name in cable.names:
-        slow = ["tc", "qdisc", "add", "dev", "cable", "root", "tbf", "rate", "800kbit", "burst", "2kb", "latency", "5s"]
+        slow = [
+            "tc",
+            "qdisc",
+            "add",
+            "dev",
+            "cable",
+            "root",
+            "tbf",
+            "rate",
+            "160kbit",
+            "burst",
+            "2kb",
+            "latency",
+            "10s",
+        ]
         made = subprocess.run(["ip", "netns", "exec", name, *slow], capture_output=True, text=True)
         if made.returncode:
             pytest.skip(f"no right or no kernel module to slow a link down: {made.stderr.strip()}")
@@ -297,9 +321,9 @@ def test_a_slow_link_makes_a_run_slower_and_nothing_else(cable, tmp_path):
     assert other.wait(60) == 0
     run = paci_lab.open_run(tmp_path / "run")
     assert_run_is_replay(run)
-    trace = run.trace()
-    waits, work = trace.of_kind("wait-F", "wait-B"), trace.of_kind("F", "B")
-    assert (waits.end_ns - waits.start_ns).sum() > (work.end_ns - work.start_ns).sum()
+    size = 4 * math.prod(build_model(spec.model, context=spec.context).boundary_shape(1))
+    messages_s = (spec.total_microbatches * size - 2048) / 20_000  # one way; what the bucket holds at first is free
+    assert run.trace().makespan_ns / 1e9 > messages_s > 0.5
     assert run.dir.environment()["hosts"] == 2
 
 
