@@ -126,6 +126,8 @@ class TorchrunAgent(agent.Agent):
             return
         self.asked_at = now
         try:
+            if len(set(self.hosts)) > 1:
+                self.store.set("beat/leader", str(now))
             self._listen(now)
         except dist.DistError:  # the store went with the torchrun that served it, and that one's ranks with it
             for peer in self.peers:

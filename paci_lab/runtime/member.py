@@ -45,9 +45,13 @@ class Tie(threading.Thread):
     def run(self) -> None:
         self.unanswered.start()
         try:
-            store, beat = self.place.store(), 0
+            store, beat, heard = self.place.store(), 0, None
             while True:
-                self.unanswered.answered()
+                # The store may be on this host, and the leader on one that has gone.
+                leader = store.get("beat/leader") if store.check(["beat/leader"]) else None
+                if leader is None or leader != heard:
+                    heard = leader
+                    self.unanswered.answered()
                 if select.select([self.reads], [], [], _BEAT_S)[0] or abandoned(self.parent):
                     cause = "ended by torchrun, or torchrun went away"
                     self.ship_the_rest()

@@ -8,6 +8,7 @@ host/<r>   what the leader must know of rank r before the run: its host, its GPU
 run        the leader's answer: the run directory, its sign and spec, the hosts of all ranks; or that there is no run
 said       a line of each rank that has ended, with its exit code and its error
 beat/<r>   counts as long as rank r's process lives, for ranks whose process the leader cannot see
+beat/leader  changes as long as the leader lives, where there are several hosts
 end        the leader's word to the ranks: "reached" (end well, nothing more is wanted) or "failed"
 """
 
