@@ -14,7 +14,7 @@ from engine_helpers import assert_run_is_replay
 
 import paci_lab
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a dozen processes that import torch, one after another
 
 ROOT = Path(__file__).parent.parent
 
