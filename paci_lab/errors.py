@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["InputError", "RunFailed"]
+__all__ = ["InputError", "RunFailed", "printable"]
 
 
 class InputError(ValueError):
@@ -23,7 +23,12 @@ class InputError(ValueError):
     def __init__(self, what: str, value: object, allowed: str, fix: str) -> None:
         self.what, self.value, self.allowed, self.fix = what, value, allowed, fix
         fix = fix[:1].upper() + fix[1:].rstrip(".")
-        super().__init__(f"{what} = {value!s} is not possible: allowed is {allowed}. {fix}.")
+        super().__init__(printable(f"{what} = {value!s} is not possible: allowed is {allowed}. {fix}."))
+
+
+def printable(text: object) -> str:
+    """`text` with control characters written out: those of a file that somebody else wrote would steer the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(text))
 
 
 class RunFailed(RuntimeError):

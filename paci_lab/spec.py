@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 import tomli_w
 
 from paci_lab.errors import InputError
-from paci_lab.schedules import Schedule, build_schedule, drained
+from paci_lab.reading import read_toml
+from paci_lab.schedules import Schedule, build_schedule, drained, names_a_file
 
 __all__ = ["TrainSpec"]
 
@@ -60,6 +60,7 @@ _MOST = 10**8  # micro-batches in a run: every rank counts their tokens before i
 # kind of value -> (is it one, the allowed range in words, the fix)
 _CHECKS: dict[str, tuple[Any, str, str]] = {
     "count": (_whole(1, 10**6), "a whole number from 1 to 1,000,000", "give at least 1"),
+    "stages": (_whole(1, 10**4), "a whole number from 1 to 10,000", "give at least 1"),
     "optional count": (
         _optional(_whole(1, _MOST)),
         f"a whole number from 1 to {_MOST:,}",
@@ -113,6 +114,9 @@ _CHECKS: dict[str, tuple[Any, str, str]] = {
 class TrainSpec:
     """What to train, on what, cut where, in which order; every field with its meaning is in `paci-lab train --help`.
 
+    A spec names code of the user's own (`schedule`, `data`, `optimizer`) without importing it: `build_schedule`, and
+    whatever starts a run, does.
+
     A stream of `microbatches` micro-batches is cut into windows of `window`; give `updates` instead to get
     `updates * window` micro-batches. A stream that ends inside a window closes it with a shorter last update, whose
     gradient is divided by the tokens of that shorter window. With `replicas` above 1 each of them has that stream, and
@@ -128,7 +132,7 @@ class TrainSpec:
         "paci-lab", "engine", "what runs it: paci-lab, or a peer (torch's own pipelining, accumulation, single)"
     )
     stages: int = _field(
-        2, "count", "pipeline stages, one process each (zb-v: a process holds two, interleaved: --chunks of them)"
+        2, "stages", "pipeline stages, one process each (zb-v: a process holds two, interleaved: --chunks of them)"
     )
     window: int = _field(8, "count", "micro-batches per update on a stage (m for a flush schedule, a for PACI)")
     slack: int = _field(0, "count or none", "PACI: forwards that stage 0 admits beyond its N unresolved ones")
@@ -235,7 +239,9 @@ class TrainSpec:
             raise InputError(
                 "partition", self.partition, f"{self.stages} numbers (one per stage)", "give one per stage"
             )
-        self.build_schedule()
+        # A schedule in a user's own file is code: to read a spec, of a finished run perhaps, must not run it.
+        if not names_a_file(self.schedule):
+            self.build_schedule()
 
     # -- what follows from it -------------------------------------------------------------------------------------
     @property
@@ -284,6 +290,8 @@ class TrainSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "spec") -> TrainSpec:
         """A spec from plain values; an unknown key raises InputError naming the closest ones."""
+        if not isinstance(values, Mapping):
+            raise InputError(where, values, "a table of the spec's fields", "see paci-lab train --help for them")
         names = {field.name for field in dataclasses.fields(cls)}
         for key in values:
             if key not in names:
@@ -293,11 +301,7 @@ class TrainSpec:
     @classmethod
     def load(cls, path: str | Path) -> TrainSpec:
         """Read a TOML file."""
-        try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InputError("spec file", path, "a readable TOML file", f"check it ({error})") from None
-        return cls.from_dict(values, where=str(path))
+        return cls.from_dict(read_toml(Path(path), what="spec file"), where=str(path))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without those that are not set."""

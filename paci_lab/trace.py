@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paci_lab.errors import InputError
+from paci_lab.reading import MOST, parse_json
 
 __all__ = ["COMPUTE", "OPS", "SAVING", "WAITS", "Trace", "TraceEvent"]
 
@@ -293,20 +294,24 @@ class Trace:
         Path(path).write_text(json.dumps(document), encoding="utf-8")
 
 
-def read_events(path: str | Path, *, offset: int = 0) -> list[TraceEvent]:
-    """Events of one file from byte `offset` on, up to its last complete line."""
+def read_events(path: str | Path, *, offset: int = 0, stages: int | None = None) -> list[TraceEvent]:
+    """Events of one file from byte `offset` on, up to its last complete line; of a run with so many `stages`."""
     with open(path, "rb") as file:
         file.seek(offset)
         text = file.read()
     events = []
     for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), 1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             event = TraceEvent(**row)
             if event.op not in _CODE or not all(
-                isinstance(v, int) and abs(v) < 2**62 for i, v in enumerate(event) if i != 2
+                isinstance(v, int) and abs(v) < MOST for i, v in enumerate(event) if i != 2
             ):
                 raise ValueError("a field has a value that no event has")
+            if min(event.stage, event.rank, event.microbatch, event.version, event.update) < 0:
+                raise ValueError("a field is below 0")
+            if not (stages is None or max(event.stage, event.rank) < stages):
+                raise ValueError(f"the run has {stages} stages")
         except (ValueError, TypeError) as error:
             raise InputError(
                 f"{path} line {number}",

@@ -25,11 +25,15 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         me = place.Place.from_environment()
         asked = _asked(arguments) if speaks else None
+        served = me.serve()  # held to the end of this process
+        me = me.counted().led_by_the_asked(asked)
     except InputError as error:
         if speaks:
             print(f"paci_lab.train: {error}", file=sys.stderr)
         return 2
-    return leader.lead(me, asked) if me.rank == 0 else member.take_part(me, asked)
+    code = leader.lead(me, asked) if me.rank == 0 else member.take_part(me, asked)
+    del served
+    return code
 
 
 def _asked(arguments: list[str] | None) -> dict[str, Any] | None:

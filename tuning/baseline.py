@@ -12,6 +12,7 @@ from paci_lab import InputError, RunFailed, TrainSpec, open_run
 from tuning.launchers import Launcher
 from tuning.machine import fingerprint, machine_memory
 from tuning.settings import Settings, memory_share
+from tuning.side import flush_schedule
 from tuning.trial import Frozen, Trial, device_memory
 from tuning.watch import Grid, Limits, watch
 
@@ -29,7 +30,7 @@ _GRID = 40
 
 def baseline_spec(base: TrainSpec) -> TrainSpec:
     """The flush run of `base`: its own window, learning rate and optimizer."""
-    flush = base.schedule if base.build_schedule().flushes else "1f1b"
+    flush = flush_schedule(base)
     total = base.total_microbatches
     return base.replace(
         schedule=flush,

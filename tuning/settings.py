@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from paci_lab import InputError, TrainSpec
+from paci_lab.reading import read_toml
 from tuning.space import Space
 
 __all__ = ["SAMPLERS", "Settings", "duration_text", "parse_duration"]
@@ -101,6 +101,8 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "settings") -> Settings:
         """The reverse of `to_dict`; raises InputError for an unknown key or a newer schema."""
+        if not isinstance(values, Mapping):
+            raise InputError(where, values, "a table of settings", "start the study again")
         values = dict(values)
         if (schema := values.pop("schema", 1)) != 1:
             raise InputError(f"{where}: schema", schema, "1", "update paci_lab")
@@ -119,11 +121,7 @@ class Settings:
     @classmethod
     def load(cls, path: Path) -> Settings:
         """Read a study.toml; raises InputError when it cannot be."""
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InputError("study", path, "a readable study.toml", f"check it ({error})") from None
-        return cls.from_dict(values, where=str(path))
+        return cls.from_dict(read_toml(path, what="study"), where=str(path))
 
 
 def memory_share(memory: str | int | None) -> float | None:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from paci_lab import InputError, TrainSpec
+from paci_lab.schedules import names_a_file
 from tuning.theory import flush_windows, paci_windows
 
-__all__ = ["ENUMERABLE", "SIDES", "Point", "Range", "Side", "point_key"]
+__all__ = ["ENUMERABLE", "SIDES", "Point", "Range", "Side", "flush_schedule", "point_key"]
 
 SIDES = ("paci", "flush")
 """The two families of schedules; each is searched with its own window, learning rate and optimizer."""
@@ -123,7 +124,7 @@ class Side:
         }
         if "partition" in params:
             changes["partition"] = [int(n) for n in params["partition"].split("-")]
-        flush = base.schedule if base.build_schedule().flushes else "1f1b"
+        flush = flush_schedule(base)
         if self.name == "flush":
             changes["slack"] = 0
         return base.replace(
@@ -169,3 +170,11 @@ class Side:
 def point_key(params: Mapping[str, Any]) -> str:
     """Equal for equal points."""
     return json.dumps(dict(params), sort_keys=True)
+
+
+def flush_schedule(base: TrainSpec) -> str:
+    """Name of the flush schedule to compare with: the base spec's own, if it flushes. Code of the user's own is not
+    imported for that, which reading a study would do too: `Study.create` has asked it."""
+    if names_a_file(base.schedule) or base.build_schedule().flushes:
+        return base.schedule
+    return "1f1b"

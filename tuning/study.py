@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from paci_lab import InputError
+from paci_lab.reading import read_json
+from paci_lab.schedules import is_own
 from tuning.baseline import run_baseline
 from tuning.launchers import Launcher, open_launcher
 from tuning.locks import Presence, alive, held
 from tuning.settings import Settings
 from tuning.side import SIDES, Side
-from tuning.trial import Frozen, Trial, read_trials
+from tuning.trial import Frozen, Trial, frozen_from, read_trials
 
 __all__ = ["Progress", "Study"]
 
@@ -54,7 +56,10 @@ class Study:
     @classmethod
     def create(cls, folder: str | Path, settings: Settings) -> Study:
         """A new study; raises InputError when the folder holds one already, or cannot be written."""
-        folder = Path(folder)
+        folder, base = Path(folder), settings.base
+        # Asked here alone: to open a study must not import what it names.
+        if is_own(base.schedule) and not base.build_schedule().flushes:
+            settings = settings.replace(base=base.replace(schedule="1f1b"))
         open_launcher(settings.launcher, settings.launcher_options)  # refused before anything is written
         if settings.sampler != "tpe":
             from tuning.storage import made_sampler
@@ -91,8 +96,8 @@ class Study:
         folder = Path(folder)
         try:
             if not (folder / "study.toml").exists() and (folder / "baseline" / "trial.json").exists():
-                values = json.loads((folder / "baseline" / "trial.json").read_text(encoding="utf-8"))
-                Settings.from_dict(values["settings"]).save(folder / "study.toml")
+                values = read_json(folder / "baseline", folder / "baseline" / "trial.json") or {}
+                Settings.from_dict(values.get("settings")).save(folder / "study.toml")
             if not (folder / "study.toml").exists():
                 raise InputError("study", folder, "a folder with a study.toml", "start one with paci-tune run")
         except OSError as error:
@@ -103,13 +108,10 @@ class Study:
     @property
     def frozen(self) -> Frozen | None:
         for path, key in ((self.folder / "frozen.json", None), (self.folder / "baseline" / "trial.json", "frozen")):
-            try:
-                values = json.loads(path.read_text(encoding="utf-8"))
-            except FileNotFoundError:
-                continue
-            values = values if key is None else values.get(key)
+            values = read_json(path.parent, path)
+            values = values if key is None or values is None else values.get(key)
             if values is not None:
-                return Frozen(**values)
+                return frozen_from(values, str(path))
         return None
 
     def trials(self) -> list[Trial]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from paci_lab import InputError, open_run
+from paci_lab.reading import check_row, read_json
 from tuning.watch import Ended
 
-__all__ = ["Frozen", "Trial", "device_memory", "judge", "memory_so_far", "read_trials"]
+__all__ = ["Frozen", "Trial", "device_memory", "frozen_from", "judge", "memory_so_far", "read_trials"]
 
 FILE = "trial.json"
 
@@ -125,15 +126,53 @@ def read_trials(folder: Path) -> list[Trial]:
         *sorted((folder / "confirm").glob(f"*/{FILE}")),
     ):
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
+            if (values := read_json(path.parent, path)) is None:
+                continue
+            found.append(_trial({key: value for key, value in values.items() if key in names}, path.parent))
+        except (ValueError, TypeError, AttributeError) as error:
             raise InputError("trial", path, "a readable trial.json", f"remove its run directory ({error})") from None
-        values = {key: value for key, value in values.items() if key in names}
-        values["curve"] = {int(step): loss for step, loss in values.get("curve", {}).items()}
-        found.append(Trial(**values, path=str(path.parent)))
     return found
+
+
+def _trial(values: dict[str, Any], folder: Path) -> Trial:
+    """A trial from plain values; ValueError, TypeError or AttributeError when they are of another kind."""
+    values["curve"] = {int(step): loss for step, loss in values.get("curve", {}).items()}
+    trial = Trial(**values, path=str(folder))
+    for name in ("params", "constraints", "figures"):
+        check_row(getattr(trial, name), {}, f"{FILE}: {name}")
+    for name in ("side", "phase", "status", "why", "reason"):
+        if not isinstance(getattr(trial, name), str):
+            raise TypeError(f"{name} is not a text")
+    if trial.side not in ("paci", "flush") or "window" not in trial.params:
+        raise ValueError(f"no trial of side {trial.side!r} has the parameters {trial.params}")
+    times = ("training_s", "wall_s", *(["value"] if trial.value is not None else []))
+    check_row(values, dict.fromkeys(times, "number"), FILE)
+    check_row(trial.params, {"window": "count"}, f"{FILE}: params")
+    for name in ("curve", "constraints"):
+        check_row(getattr(trial, name), dict.fromkeys(getattr(trial, name), "number"), f"{FILE}: {name}")
+    for name, value in trial.figures.items():
+        if (
+            value is not None
+            and name in (*_FIGURES, "peak_memory_bytes", "device_memory_bytes")
+            and name != "optimizer"
+        ):
+            check_row(trial.figures, {name: "numbers" if isinstance(value, list) else "number"}, f"{FILE}: figures")
+    return trial
+
+
+def frozen_from(values: Any, where: str) -> Frozen:
+    """What a baseline settled, from plain values; raises InputError when they are of another kind."""
+    times = ("target_loss", "first_loss", "time_cap_s", "grid_s", "hang_s", "baseline_s", "overhead_s")
+    check_row(values, {**dict.fromkeys(times, "number"), "evaluate_every": "count", "devices": "count"}, where)
+    try:
+        frozen = Frozen(**values)
+        for kind in (frozen.machine["cpu"], frozen.machine["cpu_cores"], *(frozen.machine["gpus"] or [])):
+            if not isinstance(kind, str | int | None):
+                raise TypeError("the machine is none")
+        dict(frozen.versions)
+        return frozen
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(where, "its fields", "those of a baseline", f"run the study again ({error})") from None
 
 
 _FIGURES = (

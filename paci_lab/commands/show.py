@@ -8,7 +8,7 @@ from pathlib import Path
 from paci_lab.commands.common import console
 from paci_lab.commands.remarks import remarks
 from paci_lab.commands.train import origin_text
-from paci_lab.errors import InputError
+from paci_lab.errors import InputError, printable
 from paci_lab.runtime.launch import open_run
 
 HELP = "draw the Gantt chart of runs into a page, and write their traces for Perfetto"
@@ -55,9 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
             screen.print(f"{run.path.name}: {remark}", markup=False)
         if result is None:
             reason = (run.dir.failure() or {}).get("message", "it is still going, or was killed")
-            screen.print(f"{run.path} has no result: {reason}. Shown is what it wrote.")
+            screen.print(
+                printable(f"{run.path} has no result: {reason}. Shown is what it wrote."), markup=False, soft_wrap=True
+            )
     page = Path(arguments.html) if arguments.html else runs[0].path / "gantt.html"
     perfetto = Path(arguments.perfetto) if arguments.perfetto else page.with_name("perfetto.json")
+    for path, flag, given in ((page, "--html", arguments.html), (perfetto, "--perfetto", arguments.perfetto)):
+        if given is None and path.is_symlink():  # whoever made this folder says where the link leads
+            raise InputError(str(path), "a link", "a place of its own for the file", f"name another with {flag}")
     try:
         write_gantt_page(page, traces, between_s=tuple(arguments.between) if arguments.between else None)
         traces[0][1].save_chrome(perfetto)

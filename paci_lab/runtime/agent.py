@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -106,8 +107,17 @@ class Agent:
             )
             for rank in range(self.spec.world_size)
         ]
-        # The store serves from a thread, so it comes after the forks; port 0 lets the system choose a free one.
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
+        # The store serves from a thread, so it comes after the forks; port 0 lets the system choose a free one. Given
+        # no socket, it would listen on every interface.
+        port = (listening := socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        self.store = dist.TCPStore(
+            "127.0.0.1",
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(minutes=5),
+            master_listen_fd=listening.detach(),
+        )
         for rank in ranks:
             with contextlib.suppress(BrokenPipeError):  # one that is gone already is found by `watch`
                 os.write(rank.input, f"{self.store.port}\n".encode())

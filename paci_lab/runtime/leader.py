@@ -14,14 +14,14 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch.distributed as dist
 
 from paci_lab.errors import InputError
-from paci_lab.runtime import agent, member, worker
+from paci_lab.runtime import agent, freight, member, worker
 from paci_lab.runtime.child import may_fork
-from paci_lab.runtime.place import SIGNALS, START_S, Place, abandoned, end_of
+from paci_lab.runtime.place import SIGNALS, START_S, UNANSWERED_S, Place, Unanswered, abandoned, end_of
 from paci_lab.runtime.resolve import resolve
 from paci_lab.runtime.resume import record_restart, recover
 from paci_lab.runtime.rundir import RunDir, write_json
@@ -76,7 +76,9 @@ class TorchrunAgent(agent.Agent):
         store: the agent's connection to it.
         members: what every rank said of itself, by rank.
         hosts: number of its host, by rank.
-        number: which of torchrun's starts this is.
+        sign: by which a rank knows the run directory.
+        place: of this process.
+        screen: where the user reads.
         options: of `Agent`.
     """
 
@@ -90,27 +92,35 @@ class TorchrunAgent(agent.Agent):
         store: dist.Store,
         members: list[dict[str, Any]],
         hosts: list[int],
-        number: int,
+        sign: str,
+        place: Place,
+        screen: TextIO,
         **options: Any,
     ) -> None:
-        self.store, self.members, self.hosts, self.number = store, members, hosts, number
+        self.store, self.members, self.hosts, self.sign = store, members, hosts, sign
+        self.place, self.screen = place, screen
         self.said, self.asked_at, self.ending = b"", 0.0, False
+        self.unanswered = Unanswered(self.give_up)
         super().__init__(run, fork=fork, **options)
 
     def start_ranks(self, fork: bool) -> list[Any]:
         begin = str(self.begin.path.absolute()) if self.begin else ""
-        arguments = [str(self.run_dir.path), json.dumps(self.hosts), begin, str(self.number)]
+        arguments = [str(self.run_dir.path), json.dumps(self.hosts), begin, str(self.place.start)]
         first = self.start(member, arguments, self.run_dir.log_file(0), fork)
         self.peers = [
             Peer(said["pid"] if host == 0 else None)
             for said, host in zip(self.members[1:], self.hosts[1:], strict=True)
         ]
         self.store.set("said", "")
-        self.store.set("run", json.dumps({"run_dir": str(self.run_dir.path), "hosts": self.hosts, "begin": begin}))
+        self.freight = freight.Freight(self.run_dir, self.store)
+        answer = {"run_dir": str(self.run_dir.path), "sign": self.sign, "hosts": self.hosts, "begin": begin}
+        self.store.set("run", json.dumps(answer | {"spec": self.spec.to_dict()}))
         return [first, *self.peers]
 
     def gather(self) -> None:
         self.hear()
+        with contextlib.suppress(dist.DistError):  # the store went, and nothing comes any more
+            self.freight.take()
         super().gather()
 
     def hear(self) -> None:
@@ -120,11 +130,14 @@ class TorchrunAgent(agent.Agent):
             return
         self.asked_at = now
         try:
+            if len(set(self.hosts)) > 1:
+                self.store.set("beat/leader", str(now))
             self._listen(now)
         except dist.DistError:  # the store went with the torchrun that served it, and that one's ranks with it
             for peer in self.peers:
                 if peer.exit_code is None and (peer.pid is None or peer.gone()):
                     peer.exit_code = _LOST
+        self.unanswered.answered()
 
     def _listen(self, now: float) -> None:
         for rank, peer in enumerate(self.peers, 1):
@@ -146,13 +159,28 @@ class TorchrunAgent(agent.Agent):
             if peer.exit_code is None:
                 peer.exit_code = _LOST
 
+    def give_up(self) -> None:
+        """The host of the store does not answer: end what is left here. The other hosts do the same."""
+        ranks = [rank for rank, host in enumerate(self.hosts) if host == self.hosts[self.place.store_rank]]
+        for child in self.children:
+            child.kill()
+        message = f"{_host_of(ranks)} has gone: no answer from it for {UNANSWERED_S} s"
+        write_json(self.run_dir.path / "failure.json", {"message": message, "ranks": ranks})
+        print(f"paci_lab.train: {message}", file=self.screen, flush=True)
+        os._exit(1)
+
     def caused(self) -> bool:
         """Whether a rank has ended badly by itself, not because another one did."""
         return any(rank.poll() not in (None, 0, worker.PEER_LOST_EXIT) for rank in self.ranks)
 
     def diagnose(self) -> dict[str, Any]:
         self.wait_for_words(_SILENT_S + agent.GRACE_S if any(peer.pid is None for peer in self.peers) else 0.0)
-        return super().diagnose()
+        failure = super().diagnose()
+        host = self.hosts[failure["rank"]] if "rank" in failure else 0
+        ranks = [rank for rank, there in enumerate(self.hosts) if there == host]
+        if host and all(self.ranks[rank].poll() == _LOST for rank in ranks):
+            failure |= {"message": f"{_host_of(ranks)} has gone: {failure['message']}", "ranks": ranks}
+        return failure
 
     def wait_for_words(self, seconds: float) -> None:
         """Until a cause is known or everybody has ended, for `seconds` at most."""
@@ -201,15 +229,17 @@ class TorchrunAgent(agent.Agent):
                 self.store.set("end", "failed")
 
 
+def _host_of(ranks: list[int]) -> str:
+    return f"the host of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
 def lead(place: Place, asked: dict[str, Any] | None) -> int:
     """Be the agent; returns its exit code. One message on standard error when the run cannot start, or fails."""
     told: list[int] = []
     parent = os.getppid()
     for number in SIGNALS:
         signal.signal(number, lambda number, _: told.append(number))
-    job = place.job_store(serve=True)
-    number = place.start(job)
-    store = place.store(number)
+    store, job = place.store(), place.job_store()
     store.set("host/0", place.introduce(asked))
     if not _wait_for([f"host/{rank}" for rank in range(place.world_size)], store, told, parent):
         return 1
@@ -220,12 +250,12 @@ def lead(place: Place, asked: dict[str, Any] | None) -> int:
         wanted = next((said["asked"] for said in members if said["asked"]), None)
         if wanted is None:
             raise InputError("SPEC.toml", "none", "a spec on the command line of one host", "name a spec file")
-        if number == 0:
+        if place.start == 0:
             job.set("run_dir", wanted["run_dir"])  # it may be named by the time, which every start would do anew
         elif job.check(["run_dir"]):
             wanted["run_dir"] = job.get("run_dir").decode()
         run = RunDir(Path(wanted["run_dir"]).absolute())
-        if number and (run.path / "spec.toml").exists():
+        if place.start and (run.path / "spec.toml").exists():
             if (over := _over(run)) is not None:
                 return _refuse(store, *over)
             cause = (run.failure() or {}).get("message", "rank 0's process ended without a word")
@@ -244,6 +274,7 @@ def lead(place: Place, asked: dict[str, Any] | None) -> int:
     except (InputError, ScheduleError) as error:
         return _refuse(store, 2, str(error))
     screen = os.fdopen(os.dup(2), "w")
+    sign = freight.sign(run)
     log = os.open(run.path / "log" / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -255,7 +286,9 @@ def lead(place: Place, asked: dict[str, Any] | None) -> int:
         store=store,
         members=members,
         hosts=hosts,
-        number=number,
+        sign=sign,
+        place=place,
+        screen=screen,
         begin=begin,
         hang_timeout_s=wanted["hang_timeout_s"],
     )
@@ -292,6 +325,8 @@ def _watch(watching: TorchrunAgent, told: list[int], parent: int) -> int:
             return "stopped by the user"
         return abandoned(parent)
 
+    if len(set(watching.hosts)) > 1:
+        watching.unanswered.start()
     try:
         return watching.watch(stopped)
     except BaseException as error:

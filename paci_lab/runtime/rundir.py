@@ -24,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from paci_lab.errors import InputError
+from paci_lab.reading import METRICS, MOST_BYTES, check_row, file_inside, parse_json, read_json
+from paci_lab.runtime.alignment import doubt_about_clocks
+from paci_lab.schedules import names_a_file
 from paci_lab.spec import TrainSpec
 from paci_lab.trace import Trace, read_events
 
@@ -31,6 +34,14 @@ __all__ = ["SCHEMA", "LineTail", "RunDir", "write_json"]
 
 SCHEMA = 1
 """Version of this layout; a reader refuses a larger one."""
+
+_UPDATE = {
+    **dict.fromkeys(("stage", "update", "tokens", "peak_memory_bytes", "pace_overruns"), "count"),
+    **dict.fromkeys(("end_ns", "learning_rate", "weight_copies"), "number"),
+    "grad_norm": "number or null",
+    "losses": "numbers",
+    **dict.fromkeys(("snapshot", "skipped"), "switch"),
+}
 
 
 class RunDir:
@@ -93,52 +104,60 @@ class RunDir:
 
     # -- what they say --------------------------------------------------------------------------------------------
     def spec(self) -> TrainSpec:
-        """The resolved spec."""
+        """The resolved spec. Code of the user's own that it names is not imported, see `TrainSpec`."""
+        file_inside(self.path, self.path / "spec.toml", most_bytes=MOST_BYTES)
         return TrainSpec.load(self.path / "spec.toml")
 
     def environment(self) -> dict[str, Any] | None:
-        return _read_json(self.path / "environment.json")
+        return read_json(self.path, self.path / "environment.json")
 
     def result(self) -> dict[str, Any] | None:
         """What `result.json` holds; None when the run has not ended well."""
-        return _read_json(self.path / "result.json")
+        return read_json(self.path, self.path / "result.json")
 
     def failure(self) -> dict[str, Any] | None:
         """What `failure.json` holds; None when the run has not failed."""
-        return _read_json(self.path / "failure.json")
+        return read_json(self.path, self.path / "failure.json")
 
     def resumed(self) -> dict[str, Any] | None:
         """What `resumed.json` holds; None for a run that began at the beginning."""
-        return _read_json(self.path / "resumed.json")
+        return read_json(self.path, self.path / "resumed.json")
 
     def restarts(self) -> list[dict[str, Any]]:
         """A row per restart after a failure."""
-        return _read_lines(self.path / "restarts.jsonl")
+        return _read_lines(self, self.path / "restarts.jsonl", {"time_s": "number", "from_update": "count"})
 
     def trace(self, replica: int = 0) -> Trace:
-        """All events of one replica's pipeline written so far. Raises InputError when there is no such replica."""
+        """All events of one replica's pipeline written so far, on one clock. Its `source` says so where several hosts'
+        clocks forbid comparing them (`alignment`). Raises InputError when there is no such replica."""
         spec = self.spec()
         if not 0 <= replica < spec.replicas:
             raise InputError("replica", replica, f"0 to {spec.replicas - 1}", "leave it out for the first")
-        ranks = spec.build_schedule().ranks
-        files = map(self.trace_file, range(replica * ranks, (replica + 1) * ranks))
-        events = [event for path in files if path.exists() for event in read_events(path)]
+        ranks = self._ranks(spec)
+        paths = map(self.trace_file, range(replica * ranks, (replica + 1) * ranks))
+        files = [path for path in paths if file_inside(self.path, path)]
+        events = [event for path in files for event in read_events(path, stages=spec.stages)]
         source = "measured on paced devices" if spec.paced else "measured"
         if spec.replicas > 1:
             source += f", replica {replica} of {spec.replicas}"
+        hosts = (self.environment() or {}).get("hosts", 1)
+        clock = read_json(self.path, self.path / "clock.json")
+        shortest = min((e.end_ns - e.start_ns for e in events if e.op in ("F", "B", "I", "W")), default=0)
+        if doubt := doubt_about_clocks(clock, hosts=hosts if isinstance(hosts, int) else 1, shortest_ns=shortest):
+            source += f"; {doubt}"
         return Trace(events, source=source, stages=spec.stages)
 
     def updates(self, rank: int) -> list[dict[str, Any]]:
         """Update lines of one rank, in order."""
-        return _read_lines(self.updates_file(rank))
+        return _read_lines(self, self.updates_file(rank), _UPDATE)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Rows with `train_loss`, in order."""
-        return [row for row in _read_lines(self.metrics_file) if "train_loss" in row]
+        return [row for row in _read_lines(self, self.metrics_file, METRICS) if "train_loss" in row]
 
     def validation(self) -> list[dict[str, Any]]:
         """Rows with `val_loss`, in order."""
-        return [row for row in _read_lines(self.metrics_file) if "val_loss" in row]
+        return [row for row in _read_lines(self, self.metrics_file, METRICS) if "val_loss" in row]
 
     def losses(self) -> list[float]:
         """Mean loss per token of every micro-batch, in the order of the data stream; replicas take turns in it."""
@@ -149,12 +168,22 @@ class RunDir:
 
     def updates_of(self, stage: int, replica: int = 0) -> list[dict[str, Any]]:
         """Update lines of one stage of one replica, in order."""
-        schedule = self.spec().build_schedule()
-        rank = replica * schedule.ranks + schedule.rank_of(stage)
-        return [row for row in self.updates(rank) if row["stage"] == stage]
+        spec = self.spec()
+        ranks = self._ranks(spec)
+        # Which rank a stage is on, the user's own code knows alone: it is not asked, and every rank's file is.
+        places = range(ranks) if names_a_file(spec.schedule) else [spec.build_schedule().rank_of(stage)]
+        rows = (row for place in places for row in self.updates(replica * ranks + place))
+        return [row for row in rows if row["stage"] == stage]
+
+    def _ranks(self, spec: TrainSpec) -> int:
+        """Of one replica; where only the user's own code knows, as many as have written."""
+        if not names_a_file(spec.schedule):
+            return spec.build_schedule().ranks
+        return len([*(self.path / "trace").glob("rank*.jsonl")]) // spec.replicas
 
     def parameters(self) -> dict[str, Any]:
         """Tensors of the newest whole snapshot by name; raises InputError when there is none."""
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         stages = self.spec().stages  # a run that was stopped leaves a snapshot that only some stages saved
@@ -165,11 +194,13 @@ class RunDir:
             raise InputError(
                 "run directory", self.path, "a run with a snapshot", "train with evaluate_every above 0, or to the end"
             )
-        return {
-            name: tensor
-            for file in sorted(folders[-1].glob("*.safetensors"))
-            for name, tensor in load_file(file).items()
-        }
+        files = [file for file in sorted(folders[-1].glob("*.safetensors")) if file_inside(self.path, file)]
+        try:
+            return {name: tensor for file in files for name, tensor in load_file(file).items()}
+        except SafetensorError as error:
+            raise InputError(
+                "snapshot", folders[-1], "whole safetensors files", f"copy the run again ({error})"
+            ) from None
 
 
 class LineTail:
@@ -192,7 +223,10 @@ class LineTail:
             return []
         text = text[: text.rfind(b"\n") + 1]
         self._offset += len(text)
-        return [json.loads(line) for line in text.splitlines()]
+        try:
+            return [parse_json(line) for line in text.splitlines()]
+        except ValueError as error:
+            raise InputError(str(self.path), "a line of it", "a JSON object", f"remove the line ({error})") from None
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -202,17 +236,8 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     os.replace(part, path)
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(str(path), "its content", "a JSON object", f"remove the file ({error})") from None
-    if not isinstance(value, dict):
-        raise InputError(str(path), type(value).__name__, "a JSON object", "remove the file")
-    return value
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    return LineTail(path).rows()
+def _read_lines(run: RunDir, path: Path, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Lines of a file of a run that anybody may have written."""
+    if file_inside(run.path, path) is None:
+        return []
+    return [check_row(row, kinds, f"{path} line {number}") for number, row in enumerate(LineTail(path).rows(), 1)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 from paci_lab.errors import InputError, RunFailed
@@ -109,6 +112,8 @@ def launch_torchrun(
         raise InputError("run directory", path, "a new or empty folder", "name another one with --run-dir")
     if resume is not None:
         spec = adopt(spec, open_checkpoint(resume)[0])
+    if rdzv_endpoint is not None:
+        _check_meeting(rdzv_endpoint)
     # Refused before anything starts, and measured once. How many GPUs the other nodes have is not known here.
     spec = spec.replace(partition=resolve(spec.replace(backend="auto")).partition)
     jobs = path.parent / "jobs"
@@ -154,3 +159,26 @@ def launch_torchrun(
         run.stop()
         raise
     return run
+
+
+def _check_meeting(endpoint: str) -> None:
+    """Refuse a port of this node that another program listens on: torchrun would take that one for a node that came
+    first, and wait a minute for its answer."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        with socket.create_server((host, int(port))):
+            return
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:  # the address of another node, or a name that is not known here
+            return
+    import torch.distributed as dist
+
+    try:
+        dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=5))
+    except dist.DistError:
+        raise InputError(
+            "rdzv-endpoint",
+            endpoint,
+            f"a free port: another program of this node listens on port {port}",
+            "choose another port, the same on all nodes",
+        ) from None

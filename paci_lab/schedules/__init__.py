@@ -13,7 +13,7 @@ from paci_lab.schedules.interleaved import Interleaved
 from paci_lab.schedules.interleaved_paci import InterleavedPACI
 from paci_lab.schedules.one_f_one_b import OneFOneB
 from paci_lab.schedules.op import KINDS, Op
-from paci_lab.schedules.own import excerpt_of, further_fields, is_own, own_schedule
+from paci_lab.schedules.own import excerpt_of, further_fields, is_own, names_a_file, own_schedule
 from paci_lab.schedules.paci import PACI
 from paci_lab.schedules.pipedream import PipeDream
 from paci_lab.schedules.pipedream_2bw import PipeDream2BW
@@ -52,6 +52,7 @@ __all__ = [
     "has_option",
     "inputs_of",
     "is_own",
+    "names_a_file",
     "own_schedule",
     "to_csv",
     "schedule_classes",

@@ -11,12 +11,17 @@ from paci_lab.errors import InputError
 from paci_lab.objects import accepts, load_object
 from paci_lab.schedules.schedule import Schedule
 
-__all__ = ["excerpt_of", "further_fields", "is_own", "own_schedule"]
+__all__ = ["excerpt_of", "further_fields", "is_own", "names_a_file", "own_schedule"]
 
 
 def is_own(name: str) -> bool:
     """True for a name of the user's own code rather than one of ours."""
     return ":" in name and accepts(name)
+
+
+def names_a_file(name: str) -> bool:
+    """True for a name that makes `build_schedule` import the user's own code, or read a file."""
+    return is_own(name) or name.endswith(".csv")
 
 
 def excerpt_of(name: str, schedule: Schedule) -> Schedule:

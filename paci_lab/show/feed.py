@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paci_lab.errors import InputError
+from paci_lab.reading import METRICS, MOST, check_row, file_inside, parse_json, read_json, read_toml
+from paci_lab.schedules import names_a_file
 from paci_lab.spec import TrainSpec
 from paci_lab.trace import OPS, Trace
 
@@ -23,6 +23,7 @@ SCHEMA = 1
 _CODE = {op: code for code, op in enumerate(OPS)}
 _FIELDS = ("stage", "rank", "op", "microbatch", "start_ns", "end_ns", "version", "update")
 _SILENT_S = 10.0
+_MOST_STAGES = 10**4
 _CHUNK_BYTES = 2_000_000  # read at most this much of a file at once, so that a long run opens without a long stop
 
 
@@ -39,6 +40,8 @@ class _Lines:
     def new(self) -> list[bytes]:
         self.cut = False
         try:
+            if not self.path.is_file():  # a pipe would be waited for
+                return []
             with open(self.path, "rb") as file:
                 if self.offset:
                     file.seek(self.offset - 1)
@@ -48,9 +51,12 @@ class _Lines:
                 text = file.read(_CHUNK_BYTES)
         except OSError:  # not there yet, or gone: what was read before stays
             return []
-        text = text[: text.rfind(b"\n") + 1]
-        self.offset += len(text)
-        return text.splitlines()
+        end = text.rfind(b"\n") + 1
+        if not end and len(text) == _CHUNK_BYTES:  # no line of a run is so long: it would never end, so skip it
+            self.offset += len(text)
+            return [b""]
+        self.offset += end
+        return text[:end].splitlines()
 
 
 class _Rank:
@@ -67,9 +73,11 @@ class _Rank:
             self.count = self.bad = 0
         for line in lines:
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 values = [_CODE[row[name]] if name == "op" else row[name] for name in _FIELDS]
-                if not all(type(value) is int and 0 <= value < 2**62 for value in values):
+                if not all(type(value) is int and 0 <= value < MOST for value in values):
+                    raise ValueError
+                if max(values[:2]) >= _MOST_STAGES:
                     raise ValueError
                 rows.append(values)
             except (ValueError, KeyError, TypeError):
@@ -119,7 +127,9 @@ class RunFeed:
         self.metrics: list[dict[str, Any]] = []
         self.validation: list[dict[str, Any]] = []
         self.stages = self._count("stages")
-        paced = any(np.any(np.asarray(self.spec.get(key, 0)) != 0) for key in ("pace_forward_ms", "pace_backward_ms"))
+        paced = any(
+            self.spec.get(key, 0) not in (0, [0] * self.stages) for key in ("pace_forward_ms", "pace_backward_ms")
+        )
         self.source = "measured on paced devices" if paced else "measured"
         self._shown_ranks: float = np.inf  # of several replicas the first one's
         if (replicas := self._count("replicas")) > 1:
@@ -133,21 +143,22 @@ class RunFeed:
 
     def _count(self, key: str) -> int:
         value = self.spec.get(key, 0)
-        return value if isinstance(value, int) else 0
+        return value if isinstance(value, int) and 0 <= value <= _MOST_STAGES else 0
 
     def _read_spec(self) -> dict[str, Any]:
         try:
-            return tomllib.loads((self.path / "spec.toml").read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            if (path := file_inside(self.path, self.path / "spec.toml")) is not None:
+                return read_toml(path, what="spec.toml")
             self.notes.append("spec.toml is missing: this folder is not a complete run directory.")
-        except (OSError, ValueError) as error:
+        except InputError as error:
             self.notes.append(f"spec.toml cannot be read ({error}).")
         return {}
 
     def _ranks_of_a_replica(self) -> int:
         try:
-            return TrainSpec.from_dict(self.spec).build_schedule().ranks
-        except (InputError, TypeError):  # a schedule of one's own whose file is not here, or a spec that is broken
+            spec = TrainSpec.from_dict(self.spec)
+            return self.stages if names_a_file(spec.schedule) else spec.build_schedule().ranks
+        except (InputError, TypeError):  # a spec that is broken
             return self.stages
 
     def _check_schema(self) -> None:
@@ -177,7 +188,7 @@ class RunFeed:
             self.metrics.clear(), self.validation.clear()
         for line in lines:
             try:
-                row = json.loads(line)
+                row = check_row(parse_json(line), METRICS, "metrics.jsonl")
                 (self.validation if row.get("val_loss") is not None else self.metrics).append(row)
                 grown = True
             except (ValueError, AttributeError):
@@ -292,7 +303,6 @@ class RunFeed:
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path.parent, path)
+    except InputError:
         return None
-    return value if isinstance(value, dict) else None
