@@ -139,6 +139,8 @@ BAD = [
     ("evaluate_every", -1),
     ("validation_batches", 0),
     ("evaluate", "before"),
+    ("checkpoint_every", -1),
+    ("keep_checkpoints", 0),
     ("trace", 1),
 ]
 
