@@ -30,6 +30,8 @@ SMALLER = {
     "--nproc-per-node 8": "--nproc-per-node 2",
     "--nproc-per-node 4": "--nproc-per-node 1",
     "node1:29400": "127.0.0.1:29431",
+    "--checkpoint-every 100": "--checkpoint-every 2",
+    "--updates 2000": "--updates 8",
 }
 """What the page writes for GPUs, and what a machine without them can do in seconds."""
 
@@ -79,8 +81,9 @@ def shell(text: str) -> None:
 
 
 def test_the_commands_of_the_page_run_and_all_give_the_same_run(machine):
-    (kind, spec), one, eight, first, second, script, submit = blocks()
-    assert kind == "toml" and {language for language, _ in (one, eight, first, second, script, submit)} == {"bash"}
+    (kind, spec), one, eight, first, second, script, submit, *rest = blocks()
+    commands = (one, eight, first, second, script, submit, *rest)
+    assert kind == "toml" and {language for language, _ in commands} == {"bash"}
     (machine / "spec.toml").write_text(spec)
     shell(one[1])
     assert (machine / "runs" / "one" / "gantt.html").exists()
@@ -92,6 +95,11 @@ def test_the_commands_of_the_page_run_and_all_give_the_same_run(machine):
     (machine / "job.sh").write_text(script[1])
     shell(submit[1])
     assert (machine / "job-9432.log").exists()
+    for _, text in rest:
+        shell(text)
+    assert paci_lab.open_run(machine / "runs" / "longer").result()["updates"] == 2
+    assert (machine / "weights.safetensors").exists()
+    assert paci_lab.open_run(machine / "runs" / "replicas").result()["ranks"] == 4
     exact = assert_run_is_replay(paci_lab.open_run(machine / "runs" / "one"))
     for name in ("eight", "two", "job-9432"):
         run = paci_lab.open_run(machine / "runs" / name)
