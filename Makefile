@@ -6,6 +6,9 @@ PYTHON     ?=
 ARGS       ?=
 TORCH      ?= 2.12.1
 
+# Two tests at a time: most of them wait for processes of their own. More would be late for their paced ranks.
+TWO := -n 2 --dist worksteal
+
 VENV := .venv
 PY   := $(VENV)/bin/python
 
@@ -76,10 +79,10 @@ demo: setup ## the main job: train flush and PACI pipelines here, compare them a
 	$(VENV)/bin/paci-tune demo
 
 test: setup ## the fast test suite
-	$(PY) -m pytest -m "not slow" $(ARGS)
+	$(PY) -m pytest $(TWO) -m "not slow" $(ARGS)
 
 test-slow: setup ## the tests that take minutes or download
-	$(PY) -m pytest -m slow $(ARGS)
+	$(PY) -m pytest $(TWO) -m slow $(ARGS)
 
 # In front of .venv's own packages, so that everything else stays as it is.
 test-torch: setup ## the exactness tests on another torch (downloads it): make test-torch TORCH=2.12.1
@@ -87,9 +90,16 @@ test-torch: setup ## the exactness tests on another torch (downloads it): make t
 	PYTHONPATH=$(CURDIR)/.cache/torch-$(TORCH) $(PY) -m pytest -m "not slow" $(ARGS) \
 	  tests/test_replay.py tests/test_runtime.py tests/test_torch_csv.py tests/test_torch_pipelining.py
 
-bench: setup ## measure the engine and the charts on this machine
+bench: setup ## measure everything on this machine, which takes long: leave it alone meanwhile
 	$(PY) -m benchmarks.engine $(ARGS)
 	$(PY) -m benchmarks.show
+	$(PY) -m benchmarks.schedules
+	$(PY) -m benchmarks.peers
+	$(PY) -m benchmarks.scaling
+	$(PY) -m benchmarks.checkpoint
+	$(PY) -m benchmarks.replicas
+	$(PY) -m benchmarks.clipping
+	$(PY) -m benchmarks.precision
 
 lab: setup ## open JupyterLab at the lessons
 	$(VENV)/bin/paci-lab lab $(ARGS)
