@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from paci_lab.frameworks import FRAMEWORKS, compare
+from paci_lab.frameworks import CASES, FRAMEWORKS, compare
 from paci_lab.frameworks.lesson import RECORDED, SEGMENTED, TRAININGS
 from paci_lab.frameworks.registry import require
 from paci_lab.frameworks.segment import segment
@@ -25,7 +25,7 @@ def main() -> int:
     result.save(RECORDED)
     rows = [segment(norm, rows=rows, window=window).to_dict() for norm, rows, window in TRAININGS]
     SEGMENTED.write_text(json.dumps({"machine": result.machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    print(result.table(*dict.fromkeys(row.case for row in result.rows)))
+    print(result.table(*(case.name for case in CASES if case.naive != "exchange")))
     return 0
 
 

@@ -90,8 +90,11 @@ def check(name: str) -> None:
     assert {case for case in NAMES if result.row(name, case).right} == RIGHT[name]
     assert result.row(name, "schedule").schedule
     assert result.row(name, "schedule, naive").schedule == (name in NAIVE_SCHEDULE_RIGHT)
-    assert result.row(name, "GroupNorm").right
-    assert result.row(name, "BatchNorm").right == (name != "fsdp2")  # a rank sees half the rows
+    batch, group = (max(result.row(name, norm).differences) for norm in ("BatchNorm", "GroupNorm"))
+    if name == "fsdp2":  # a rank sees one image: other statistics, and a convolution that rounds otherwise
+        assert batch > 0.1 and group < 1e-3
+    else:
+        assert batch < 1e-5 and group < 1e-5
     partial = result.row(name, "partial")
     assert (partial.unused, len(partial.differences)) == ((2, 2) if name == "deepspeed" else (0, 3))
     for case in ("equal", "unequal"):

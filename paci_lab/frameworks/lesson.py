@@ -9,7 +9,18 @@ from paci_lab.frameworks.segment import Segmented, segment
 from paci_lab.lab import FOLDER
 from paci_lab.lessons import training
 
-__all__ = ["RECORDED", "SEGMENTED", "TRAININGS", "compared", "memory", "messages", "rates", "seconds", "segmented"]
+__all__ = [
+    "RECORDED",
+    "SEGMENTED",
+    "TRAININGS",
+    "compared",
+    "distance",
+    "memory",
+    "messages",
+    "rates",
+    "seconds",
+    "segmented",
+]
 
 RECORDED = FOLDER / "frameworks" / "comparison.json"
 SEGMENTED = FOLDER / "frameworks" / "segmentation.json"
@@ -43,6 +54,11 @@ def segmented() -> list[Segmented]:
 def rates(row: Row) -> str:
     """Learning rates in hundredths, "10 8 5 3"."""
     return ("right " if row.schedule else "WRONG ") + " ".join(f"{100 * rate:.0f}" for rate in row.learning_rates)
+
+
+def distance(row: Row) -> str:
+    """The gradient's difference without a verdict, where another rounding is expected."""
+    return f"{max(row.differences):.1e}"
 
 
 def memory(row: Row) -> str:
