@@ -21,7 +21,7 @@ from paci_lab.errors import InputError
 from paci_lab.exact_replay import replay
 from paci_lab.lab import FOLDER
 from paci_lab.models import build_model
-from paci_lab.runtime.agent import describe_machine
+from paci_lab.runtime.environment import describe_machine
 from paci_lab.runtime.launch import Run, launch, open_run
 from paci_lab.runtime.resolve import resolve
 from paci_lab.runtime.rundir import RunDir

@@ -11,10 +11,8 @@ import contextlib
 import json
 import math
 import os
-import platform
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -23,16 +21,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from paci_lab.data import open_data
 from paci_lab.errors import InputError
-from paci_lab.machine import cpu_model
 from paci_lab.measure import summarize
-from paci_lab.runtime import evaluate, worker
+from paci_lab.runtime import evaluate, process, worker
 from paci_lab.runtime.checkpoint import Checkpoint, open_checkpoint, remove_unfinished, seal
 from paci_lab.runtime.child import Child, may_fork
+from paci_lab.runtime.environment import describe_machine
 from paci_lab.runtime.recorder import read_now
 from paci_lab.runtime.resolve import resolve
 from paci_lab.runtime.resume import adopt, check_corpus, note_origin, record_restart, recover
@@ -42,7 +38,7 @@ from paci_lab.runtime.watch import HANG_TIMEOUT_S, Watch
 from paci_lab.schedules import Op, ScheduleError
 from paci_lab.spec import TrainSpec
 
-__all__ = ["GRACE_S", "RESTART", "Agent", "create", "describe_machine", "main"]
+__all__ = ["GRACE_S", "RESTART", "Agent", "create", "main"]
 
 _TICK_S = 0.05
 RESTART = -1
@@ -230,7 +226,7 @@ class Agent:
             time.sleep(_TICK_S)
         codes = [rank.poll() for rank in self.ranks]
         failed = [r for r, code in enumerate(codes) if code not in (None, 0)]
-        rank = min(failed, key=lambda r: (codes[r] == worker.PEER_LOST_EXIT, r))
+        rank = min(failed, key=lambda r: (codes[r] == process.PEER_LOST_EXIT, r))
         said = _read_error(self.run_dir.error_file(rank)) if codes[rank] > 0 else None
         op = Op.parse(said["op"]) if said and said["op"] else read_now(self.run_dir.now_file(rank))
         cause = said["cause"] if said else self.ranks[rank].how_it_ended()
@@ -283,43 +279,6 @@ def _read_error(path: Path) -> dict[str, Any] | None:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-
-
-def describe_machine(spec: TrainSpec, *, hosts: int = 1) -> dict[str, Any]:
-    """Content of `environment.json`: enough to judge a figure years later, nothing that names a person or a host."""
-    import importlib.metadata
-
-    data = open_data(spec.data, context=spec.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
-    return {
-        "paci_lab": importlib.metadata.version("paci-lab"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "system": f"{platform.system()} {platform.release()}",
-        "cpu": cpu_model(),
-        "cpu_cores": os.cpu_count(),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        if spec.device == "cuda"
-        else [],
-        "hosts": hosts,
-        "git": _git_state(),
-        "corpus": data.name,
-        "corpus_sha256": data.sha256,
-    }
-
-
-def _git_state() -> str | None:
-    """Commit of the code that runs, with "+" when files differ from it; None outside a checkout."""
-
-    def git(*arguments: str) -> str:
-        folder = Path(__file__).parent
-        return subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=5
-        ).stdout
-
-    try:
-        return git("rev-parse", "HEAD").strip() + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
         return None
 
 

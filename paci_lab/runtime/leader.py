@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import torch.distributed as dist
 
 from paci_lab.errors import InputError
-from paci_lab.runtime import agent, freight, member, worker
+from paci_lab.runtime import agent, freight, member, process
 from paci_lab.runtime.child import may_fork
 from paci_lab.runtime.place import SIGNALS, START_S, UNANSWERED_S, Place, Unanswered, abandoned, end_of
 from paci_lab.runtime.resolve import resolve
@@ -171,7 +171,7 @@ class TorchrunAgent(agent.Agent):
 
     def caused(self) -> bool:
         """Whether a rank has ended badly by itself, not because another one did."""
-        return any(rank.poll() not in (None, 0, worker.PEER_LOST_EXIT) for rank in self.ranks)
+        return any(rank.poll() not in (None, 0, process.PEER_LOST_EXIT) for rank in self.ranks)
 
     def diagnose(self) -> dict[str, Any]:
         self.wait_for_words(_SILENT_S + agent.GRACE_S if any(peer.pid is None for peer in self.peers) else 0.0)
@@ -196,7 +196,7 @@ class TorchrunAgent(agent.Agent):
             return True
         if self.ranks[0].poll() is None:  # it does not get torchrun's signals, and would otherwise be waited for
             self.ranks[0].kill()
-            self.ranks[0].exit_code = worker.PEER_LOST_EXIT
+            self.ranks[0].exit_code = process.PEER_LOST_EXIT
         self.wait_for_words(0.0)
         return not self.caused()
 

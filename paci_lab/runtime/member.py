@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from paci_lab.errors import InputError
-from paci_lab.runtime import freight, worker
+from paci_lab.runtime import freight, process, worker
 from paci_lab.runtime.checkpoint import Checkpoint
 from paci_lab.runtime.clock import HostClocks
 from paci_lab.runtime.interface import choose_interface
@@ -59,23 +59,23 @@ class Tie(threading.Thread):
                     cause = "ended by torchrun, or torchrun went away"
                     self.ship_the_rest()
                     error = {"rank": self.place.rank, "op": None, "cause": cause, "stopped": True}
-                    say(store, self.place.rank, worker.PEER_LOST_EXIT, error)
+                    say(store, self.place.rank, process.PEER_LOST_EXIT, error)
                     break
                 if (word := end_of(store)) is not None:
-                    code = 0 if word == "reached" else worker.PEER_LOST_EXIT
+                    code = 0 if word == "reached" else process.PEER_LOST_EXIT
                     self.ship_the_rest()
                     say(store, self.place.rank, code)
                     os._exit(code)
                 beat += 1
                 store.set(f"beat/{self.place.rank}", str(beat))
         finally:  # the store is gone, and with it the agent
-            os._exit(worker.PEER_LOST_EXIT)
+            os._exit(process.PEER_LOST_EXIT)
 
     def give_up(self) -> None:
         kept = f"; what it wrote is in {self.shipper.folder}" if self.shipper else ""
         print(f"paci_lab.train: rank {self.place.rank} ends: no answer from the other host{kept}", file=sys.stderr)
         sys.stderr.flush()
-        os._exit(worker.PEER_LOST_EXIT)
+        os._exit(process.PEER_LOST_EXIT)
 
     def ship_the_rest(self) -> None:
         """Before the last word: the leader takes nothing more after it."""
@@ -104,11 +104,11 @@ def take_part(place: Place, asked: dict[str, Any] | None) -> int:
         tie.shipper = freight.Shipper(place.store(), place.rank, run)
         tie.shipper.start()
     hosts = answer["hosts"]
-    code, error = worker.perform(
+    code, error = process.perform(
         run, place.rank, lambda: _begin(place, run, hosts, store, begin, own_log=True, shared=shared)
     )
     tie.ship_the_rest()
-    if code == worker.PEER_LOST_EXIT and end_of(store) == "reached":
+    if code == process.PEER_LOST_EXIT and end_of(store) == "reached":
         code, error = 0, None  # the peer was lost because nothing more is wanted
     say(store, place.rank, code, error)
     return code
@@ -123,7 +123,7 @@ def _begin(
         os.dup2(log, 2)
         os.close(log)
     if len(set(hosts)) == 1:
-        worker.stay_on_this_host()
+        process.stay_on_this_host()
     else:
         choose_interface(os.environ["MASTER_ADDR"])
     if not shared and (run.spec().checkpoint_every or begin):
@@ -137,10 +137,10 @@ def run_as_child(arguments: list[str]) -> int:
     """Entry point of rank 0, a child of the agent."""
     path, hosts, begin, start = arguments
     run, hosts = RunDir(path), json.loads(hosts)
-    worker.end_with_parent()
+    process.end_with_parent()
     # torchrun may have given this process another number.
     place = dataclasses.replace(Place.from_environment(), rank=0, start=int(start))
-    code, error = worker.perform(
+    code, error = process.perform(
         run, 0, lambda: _begin(place, run, hosts, place.store(), begin, own_log=False, shared=True)
     )
     if error is not None:

@@ -23,8 +23,8 @@ from paci_lab.errors import InputError
 from paci_lab.models import build_model
 from paci_lab.runtime.child import Child, may_fork
 from paci_lab.runtime.p2p import AHEAD
+from paci_lab.runtime.process import end_with_parent, peak_memory
 from paci_lab.runtime.stage import Stage
-from paci_lab.runtime.worker import end_with_parent, peak_memory
 from paci_lab.schedules import Schedule, weight_copies
 from paci_lab.spec import TrainSpec
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import resource
-import signal
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,31 +23,17 @@ from paci_lab.precision import message_dtype
 from paci_lab.runtime.checkpoint import Checkpoint, checkpoint_due, save_part
 from paci_lab.runtime.clock import HostClocks
 from paci_lab.runtime.guard import self_test
-from paci_lab.runtime.p2p import Form, PeerLost, agree_on_messages, connect
-from paci_lab.runtime.recorder import Recorder, read_now
+from paci_lab.runtime.p2p import Form, agree_on_messages, connect
+from paci_lab.runtime.process import all_there, device_of, end_with_parent, peak_memory, perform, stay_on_this_host
+from paci_lab.runtime.recorder import Recorder
 from paci_lab.runtime.replicas import Reducer, ReplicaGroup
 from paci_lab.runtime.resume import began_ns
 from paci_lab.runtime.rundir import RunDir, write_json
-from paci_lab.runtime.stage import NonFiniteLoss, Stage
+from paci_lab.runtime.stage import Stage
 from paci_lab.runtime.timing import make_timer
 from paci_lab.schedules import Op
 
-__all__ = [
-    "PACED_DELAY",
-    "PEER_LOST_EXIT",
-    "Worker",
-    "end_with_parent",
-    "main",
-    "peak_memory",
-    "perform",
-    "run_as_child",
-    "stay_on_this_host",
-]
-
-PEER_LOST_EXIT = 3
-"""Exit code of a rank that ended because another one did."""
-
-_PR_SET_PDEATHSIG = 1  # of Linux's sys/prctl.h
+__all__ = ["PACED_DELAY", "Worker", "main", "run_as_child"]
 
 _WAIT_NS = 100_000
 """A message that is there within this is not waited for: it is the time that asking takes."""
@@ -88,10 +68,10 @@ class Worker:
         spec = self.spec
         torch.set_num_threads(spec.threads)
         self.schedule = begin.schedule(spec) if begin else spec.build_schedule()
-        self.device = _device(spec.device, rank if local_rank is None else local_rank)
+        self.device = device_of(spec.device, rank if local_rank is None else local_rank)
         self_test(str(self.device))
         device_id = self.device if spec.backend == "nccl" else None
-        with _all_there():
+        with all_there():
             dist.init_process_group(
                 spec.backend,
                 store=dist.PrefixStore("group", store),
@@ -103,7 +83,7 @@ class Worker:
         model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
         data = open_data(spec.data, context=model.context, microbatch_size=spec.microbatch_size, seed=spec.seed)
         self.replica, self.place = divmod(rank, self.schedule.ranks)
-        with _all_there():
+        with all_there():
             group = ReplicaGroup(spec, self.schedule, rank, self.device) if spec.replicas > 1 else None
         self.stages = {
             s: Stage(spec, model, data, self.schedule, s, self.device, replica=self.replica, group=group)
@@ -128,10 +108,10 @@ class Worker:
             if group is not None
         }
         self.recorder = Recorder(run, rank, trace=spec.trace)
-        with _all_there():
+        with all_there():
             dist.barrier()
         self.clocks = clocks
-        with _all_there():
+        with all_there():
             offset_ns = clocks.begin(store) if clocks else 0
         # One clock for all ranks: rank 0's monotonic clock, counted from when that rank first left the barrier.
         if rank == 0:
@@ -164,7 +144,7 @@ class Worker:
         for outbox in self.outboxes.values():
             outbox.drain()
         self.recorder.close()
-        with _all_there():
+        with all_there():
             dist.barrier()
             if self.clocks:
                 self.clocks.end()
@@ -340,66 +320,6 @@ def main(run_path: str, rank: int, begin_path: str) -> int:
         with contextlib.suppress(OSError):
             write_json(run.error_file(rank), error)
     return code
-
-
-def perform(run: RunDir, rank: int, begin: Callable[[], Worker]) -> tuple[int, dict[str, Any] | None]:
-    """Run the worker that `begin` makes; return its exit code and what its error file should say."""
-    try:
-        begin().run()
-        return 0, None
-    except BaseException as error:  # whatever ends this rank, the agent is told what it was
-        traceback.print_exc()
-        op = read_now(run.now_file(rank))
-        if isinstance(error, NonFiniteLoss) and op is not None:
-            op = Op(op.stage, "F", error.microbatch)  # found out later than it happened, on a GPU
-        cause = f"{type(error).__name__}: {error}".splitlines()[0]
-        code = PEER_LOST_EXIT if isinstance(error, PeerLost | dist.DistError) else 1
-        return code, {"rank": rank, "op": str(op) if op else None, "cause": cause}
-
-
-def stay_on_this_host() -> None:
-    """Messages between ranks of one host are for nobody else: listen on the loopback interface alone."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-
-
-@contextlib.contextmanager
-def _all_there() -> Iterator[None]:
-    """What all ranks do together fails on the living ones when one is gone: a consequence, not the cause."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise PeerLost(f"a rank has gone: {error}") from error
-
-
-def _device(kind: str, rank: int) -> torch.device:
-    if kind == "cpu":
-        return torch.device("cpu")
-    device = torch.device("cuda", rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes: most allocated on the GPU, or most resident of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def end_with_parent() -> None:
-    """End this process when the agent does, however it ends: its end of the pipe on standard input closes. Where the
-    system offers it, it ends a process that is stopped as well, which no thread of its own can."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        while os.read(0, 4096):
-            pass
-        os._exit(PEER_LOST_EXIT)
-
-    threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
 
 
 def run_as_child(arguments: list[str]) -> int:
