@@ -13,7 +13,7 @@ from torch import Tensor
 from paci_lab.errors import InputError, RunFailed
 from paci_lab.frameworks.case import Case
 from paci_lab.frameworks.probe import Result
-from paci_lab.frameworks.registry import FRAMEWORKS, require
+from paci_lab.frameworks.registry import FRAMEWORKS, installed_version
 from paci_lab.frameworks.run import run
 from paci_lab.machine import cpu_model
 
@@ -147,6 +147,8 @@ def compare(
     A framework that is not installed or fails is given the rows of `recorded`, or rows that say why there are none.
     Raises InputError for an unknown name, RunFailed when the hand-written loop itself fails.
     """
+    for name in frameworks:
+        installed_version(name)  # refuses an unknown one before anything is trained
     by_hand = [_same(case).replace(naive="", measured=False) for case in cases]
     if "hand" in frameworks:
         by_hand += [_same(case) for case in _cases_of("hand", cases)]
@@ -154,8 +156,6 @@ def compare(
     known = dict(zip(by_hand, run("hand", by_hand), strict=True))
     rows: list[Row] = []
     for name in frameworks:
-        if name not in FRAMEWORKS:
-            require(name)
         say(f"{FRAMEWORKS[name].title} ...")
         try:
             own = _cases_of(name, cases)
