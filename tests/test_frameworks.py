@@ -101,6 +101,7 @@ def check(name: str) -> None:
         assert result.row(name, case).losses == pytest.approx(train(by_name[case]).losses, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_fsdp2_on_two_ranks():
     check("fsdp2")
 
