@@ -78,7 +78,7 @@ def run_baseline(folder: Path, settings: Settings, launcher: Launcher, params: d
         partition=list(run.spec.partition),
         baseline_s=reached["time_s"],
         overhead_s=max(wall_s - result["wall_time_s"], 0.0),
-        devices=spec.stages,
+        devices=spec.world_size,
         device_kind=result["device_kind"],
         machine=fingerprint(environment),
         versions={name: environment.get(name) for name in ("paci_lab", "torch", "python", "git")},

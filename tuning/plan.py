@@ -18,9 +18,6 @@ __all__ = ["plan", "stage_memory_bytes"]
 START_S = 6.0
 """Guess of a trial's start-up before any has been seen: processes, imports, warm-up."""
 
-_MOMENTS = {"adamw": 2, "nadam": 2, "muon": 1, "sgd": 1}
-"""Tensors of the size of the weights that an optimizer keeps; others are taken to keep two."""
-
 
 def plan(settings: Settings, *, frozen: Frozen | None = None) -> dict[str, Any]:
     """What a study with these settings would do.
@@ -56,7 +53,7 @@ def plan(settings: Settings, *, frozen: Frozen | None = None) -> dict[str, Any]:
         "trials": fits,
         "confirmation": confirmation,
         "confirmation_s": room,
-        "devices": settings.base.stages,
+        "devices": settings.base.world_size,
         "sides": {
             name: {
                 "points": int(side.size) if side.size < float("inf") else None,
@@ -87,21 +84,10 @@ def _windows(side: Side) -> list[dict[str, Any]]:
 
 
 def stage_memory_bytes(spec: TrainSpec) -> list[int]:
-    """Predicted bytes per stage in fp32: weights, gradients, optimizer state, and the activations of what is in flight.
+    """Predicted bytes per stage: weights, gradients, optimizer state, and the activations of what is in flight.
 
     What a process needs beside (torch itself, some 200 MB, or a GPU's context) is not in it.
     """
-    from paci_lab.models import build_model  # needs torch, which a controller does without
-    from paci_lab.partition import even_partition
+    from paci_lab.dry_run import dry_run  # needs torch, which a controller does without
 
-    model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
-    cut = even_partition(model.layers, spec.stages) if spec.partition == "auto" else spec.partition
-    weights, schedule = model.parameters_per_layer(), spec.build_schedule()
-    copies = 2 + _MOMENTS.get(spec.optimizer, 2)
-    found, first = [], 0
-    for stage, count in enumerate(cut):
-        layers = range(first, first + count)
-        first += count
-        activations = sum(model.activation_bytes_per_microbatch(layer, spec.microbatch_size) for layer in layers)
-        found.append(4 * copies * sum(weights[layer] for layer in layers) + schedule.in_flight(stage) * activations)
-    return found
+    return [needs.bytes for needs in dry_run(spec).stages]
