@@ -163,7 +163,7 @@ def test_doctor_finds_this_machine_ready(tmp_path):
             ["schedule = pacy", "1f1b | gpipe | ", " | paci | ", "my_file.py:MySchedule"],
         ),
         (["train", "--learning-rate", "fast"], ["learning_rate = fast", "above 0"]),
-        (["train", "--slack", "1", "--schedule", "gpipe"], ["slack = 1", "use paci"]),
+        (["train", "--slack", "1", "--schedule", "gpipe"], ["slack = 1", "has no slack", "paci"]),
         (["train", "missing.toml"], ["missing.toml", "TOML"]),
         (["train", "--stages", "40", "--model", "femto"], ["stages = 40", "1 to 6"]),
         (["train", "--data", "nothing.txt"], ["nothing.txt"]),
