@@ -16,7 +16,7 @@ from paci_lab.dry_run import dry_run
 from paci_lab.lessons import Held
 from paci_lab.models import build_model
 from paci_lab.optimizers import build_optimizer
-from paci_lab.precision import HIDDEN_STASH, MasterWeights, master_of
+from paci_lab.precision import HIDDEN_STASH, MasterWeights, master_of, to_bf16
 from paci_lab.runtime.guard import guarded_step
 from paci_lab.runtime.p2p import Form, Outbox, agree_on_messages
 from paci_lab.runtime.stage import Stage
@@ -133,7 +133,7 @@ def test_only_the_rounding_is_guarded():
     layer = nn.Linear(4, 4)
     named = list(layer.named_parameters())
     of_masters = build_optimizer("sgd", master_of(named), learning_rate=0.1)
-    layer.to(torch.bfloat16)
+    to_bf16(layer)
     optimizer = MasterWeights([p for _, p in named], of_masters)
     layer(torch.randn(2, 4).bfloat16()).float().sum().backward()
     assert layer.weight.grad.dtype == torch.float32
@@ -150,7 +150,7 @@ def test_masters_are_in_the_optimizers_state():
         layer = nn.Linear(4, 4)
         named = list(layer.named_parameters())
         of_masters = build_optimizer("adamw", master_of(named), learning_rate=1e-4)
-        layer.to(torch.bfloat16)
+        to_bf16(layer)
         return layer, MasterWeights([p for _, p in named], of_masters)
 
     def step(layer: nn.Linear, optimizer: MasterWeights, seed: int) -> None:
