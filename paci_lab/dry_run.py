@@ -13,6 +13,7 @@ import torch
 
 from paci_lab.models import Model, build_model
 from paci_lab.partition import balanced_partition, check_partition
+from paci_lab.peers import check_engine
 from paci_lab.precision import message_dtype
 from paci_lab.schedules import build_schedule, excerpt_of, validate, weight_copies
 from paci_lab.simulate import Costs, simulate
@@ -82,7 +83,7 @@ class DryRun:
         tokens: seen in the whole run. parameters: of the whole model.
         against_flush: predicted throughput as a multiple of 1F1B-flush with the same micro-batches per update, with a
             backward twice as long as a forward (three times with recomputation) and messages that take no time.
-        disk_bytes: the trace, and the two snapshots that a run keeps at most.
+        disk_bytes: the trace, the two snapshots that a run keeps at most, and its checkpoints with the one being made.
     """
 
     spec: TrainSpec
@@ -95,6 +96,7 @@ class DryRun:
 
 def dry_run(spec: TrainSpec) -> DryRun:
     """Work it out; raises InputError or ScheduleError for a spec that cannot run, as far as shapes tell."""
+    check_engine(spec)
     model = build_model(spec.model, context=spec.context, dropout=spec.dropout)
     parameters, multiplied, work = _layers(model)
     boundary = math.prod(model.boundary_shape(spec.microbatch_size)) * message_dtype(spec.precision).itemsize
@@ -138,13 +140,15 @@ def dry_run(spec: TrainSpec) -> DryRun:
         )
     # An F, a B and the two waits before them, for every micro-batch and stage.
     trace = 4 * _EVENT_BYTES * spec.total_microbatches * spec.stages * spec.replicas if spec.trace else 0
+    kept = spec.keep_checkpoints + 1 if spec.checkpoint_every else 0
+    checkpoints = kept * (4 + _STATE_BYTES.get(spec.optimizer, 8)) * sum(parameters)
     return DryRun(
         spec=spec,
         stages=stages,
         tokens=spec.total_microbatches * spec.replicas * spec.microbatch_size * model.context,
         parameters=sum(parameters),
         against_flush=_against_flush(spec, [stage.work for stage in stages]),
-        disk_bytes=trace + 2 * 4 * sum(parameters),
+        disk_bytes=trace + 2 * 4 * sum(parameters) + checkpoints,
     )
 
 
@@ -178,7 +182,14 @@ def _against_flush(spec: TrainSpec, work: list[float]) -> float:
         schedule = build_schedule(
             name, stages=len(work), microbatches=updates * spec.window, window=spec.window, chunks=chunks
         )
-        ends = [event.end_ns for event in simulate(schedule, costs).of_kind("U") if event.stage == 0]
-        return (ends[-2] - ends[1]) / (len(ends) - 3)
+        trace = simulate(schedule, costs)
+        ends = [event.end_ns for event in trace.of_kind("U") if event.stage == 0]
+        steady = (ends[-2] - ends[1]) / (len(ends) - 3)
+        if not spec.checkpoint_every:
+            return steady
+        # Drained for each checkpoint: a segment takes as long as a run of its length.
+        short = schedule.shortened(min(spec.checkpoint_every, updates) * spec.window)
+        longer = max(spec.checkpoint_every - updates, 0) * steady
+        return (simulate(short, costs).makespan_ns + longer) / spec.checkpoint_every
 
     return per_update("1f1b", of_ranks) / per_update(spec.schedule, work, spec.chunks)

@@ -69,7 +69,7 @@ def available_bytes() -> int:
 
 
 def sizes_for(batch: int, spec: TrainSpec) -> list[int]:
-    """Micro-batch sizes that divide `batch`, smallest first.
+    """Micro-batch sizes that divide each replica's share of `batch`, smallest first.
 
     A pipeline keeps a window of at least as many micro-batches as it has ranks, if the batch has them: fewer leave a
     flush mostly bubble and let PACI's version gap grow over 1. Sizes whose window the schedule refuses are left out.
@@ -82,16 +82,18 @@ def sizes_for(batch: int, spec: TrainSpec) -> list[int]:
             return False
         return True
 
-    ranks = spec.build_schedule().ranks
-    sizes = [size for size in range(1, batch + 1) if batch % size == 0 and possible(size)]
+    if batch % spec.replicas:
+        raise InputError("batch", batch, f"a multiple of the {spec.replicas} replicas", "round it up")
+    ranks, share = spec.build_schedule().ranks, batch // spec.replicas
+    sizes = [size for size in range(1, share + 1) if share % size == 0 and possible(size)]
     if not sizes:
         with_size(spec, batch, 1)  # refuses, in the schedule's words
-    return [size for size in sizes if batch // size >= ranks] or sizes[:1]
+    return [size for size in sizes if share // size >= ranks] or sizes[:1]
 
 
 def with_size(spec: TrainSpec, batch: int, size: int) -> TrainSpec:
     """`spec` with this micro-batch size, its length and its evaluations counted in as many sequences as before."""
-    changes: dict[str, int] = {"microbatch_size": size, "window": batch // size}
+    changes: dict[str, int] = {"microbatch_size": size, "window": batch // spec.replicas // size}
     for field in ("microbatches", "evaluate_every"):
         if count := getattr(spec, field):
             changes[field] = max(1, round(count * spec.microbatch_size / size))

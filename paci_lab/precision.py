@@ -36,7 +36,8 @@ def precision_label(precision: str, *, recompute: bool = False) -> str:
     if precision == "bf16":
         return "bf16 weights and activations, fp32 masters in the optimizer"
     if precision == "autocast":
-        return "autocast, whose copies of the weights recomputation drops" if recompute else f"autocast, {HIDDEN_STASH}"
+        dropped = "whose copies of the weights a stage that recomputes drops"
+        return f"autocast, {dropped if recompute else HIDDEN_STASH}"
     return "fp32"
 
 

@@ -135,7 +135,9 @@ class TrainSpec:
         2, "stages", "pipeline stages, one process each (zb-v: a process holds two, interleaved: --chunks of them)"
     )
     window: int = _field(8, "count", "micro-batches per update on a stage (m for a flush schedule, a for PACI)")
-    slack: int = _field(0, "count or none", "PACI: forwards that stage 0 admits beyond its N unresolved ones")
+    slack: int = _field(
+        0, "count or none", "schedules without a flush: forwards that stage 0 admits beyond its N unresolved ones"
+    )
     chunks: int = _field(
         0, "count or none", "interleaved, interleaved-paci: stages on every rank (0: the schedule's own, 2)"
     )
@@ -229,6 +231,8 @@ class TrainSpec:
             raise InputError(
                 "shard_optimizer", True, "false with one replica, which has nobody to share with", "give replicas = 2"
             )
+        if self.clip != "stage" and self.clip_norm is None:
+            raise InputError("clip", self.clip, "nothing without clip_norm", "give clip_norm = 1.0, or leave clip out")
         for name in ("pace_forward_ms", "pace_backward_ms"):
             value = getattr(self, name)
             if isinstance(value, list) and len(value) != self.stages:

@@ -294,7 +294,7 @@ class Trace:
         Path(path).write_text(json.dumps(document), encoding="utf-8")
 
 
-def read_events(path: str | Path, *, offset: int = 0, stages: int | None = None) -> list[TraceEvent]:
+def read_events(path: str | Path, *, offset: int = 0, stages: int | None = None, replicas: int = 1) -> list[TraceEvent]:
     """Events of one file from byte `offset` on, up to its last complete line; of a run with so many `stages`."""
     with open(path, "rb") as file:
         file.seek(offset)
@@ -310,7 +310,7 @@ def read_events(path: str | Path, *, offset: int = 0, stages: int | None = None)
                 raise ValueError("a field has a value that no event has")
             if min(event.stage, event.rank, event.microbatch, event.version, event.update) < 0:
                 raise ValueError("a field is below 0")
-            if not (stages is None or max(event.stage, event.rank) < stages):
+            if not (stages is None or (event.stage < stages and event.rank < stages * replicas)):
                 raise ValueError(f"the run has {stages} stages")
         except (ValueError, TypeError) as error:
             raise InputError(

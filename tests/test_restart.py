@@ -345,7 +345,7 @@ class Said:
         self.run, self.now = RunDir(path), 0.0
         (path / "log").mkdir()
         monkeypatch.setattr("paci_lab.runtime.watch.time.monotonic", lambda: self.now)
-        self.watch = Watch(self.run, tiny(stages=2, updates=20).build_schedule(), timeout_s=timeout_s)
+        self.watch = Watch(self.run, tiny(stages=2, updates=20).build_schedule(), 2, timeout_s=timeout_s)
 
     def say(self, *words: str) -> None:
         for rank, text in enumerate(words):

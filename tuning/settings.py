@@ -80,6 +80,9 @@ class Settings:
             raise InputError("pareto", self.pareto, "true or false", "leave it out to look for little time alone")
         if self.sampler not in SAMPLERS:
             raise InputError("sampler", self.sampler, " | ".join(SAMPLERS), "use tpe")
+        for name, plain in (("engine", "paci-lab"), ("checkpoint_every", 0)):
+            if (value := getattr(self.base, name)) != plain:
+                raise InputError(name, value, f"{plain} in a study, whose trials are compared", f"leave {name} out")
         memory_share(self.memory)
         for side in ("paci", "flush"):
             self.space.side(side, self.base)

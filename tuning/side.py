@@ -177,4 +177,11 @@ def flush_schedule(base: TrainSpec) -> str:
     imported for that, which reading a study would do too: `Study.create` has asked it."""
     if names_a_file(base.schedule) or base.build_schedule().flushes:
         return base.schedule
+    if base.schedule != "paci":
+        raise InputError(
+            "schedule",
+            base.schedule,
+            "paci, or a flush schedule to hold it against: a study compares these two",
+            "use paci-lab compare for others",
+        )
     return "1f1b"

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of {', '.join(schedule_classes())}, of my_file.py:MySchedule, or a peer: {', '.join(PEERS)}",
     )
     parser.add_argument("--spec", metavar="SPEC.toml", help="what they all train; flags win over it")
-    add_spec_arguments(parser, without=("schedule", "window", "slack", "updates"), file=False)
+    add_spec_arguments(parser, without=("schedule", "engine", "window", "slack", "updates"), file=False)
     parser.add_argument("--rounds", type=int, default=3, help="how often each runs, with a seed per round (default 3)")
     parser.add_argument(
         "--run-dir", metavar="DIR", help="folder for the run directories (default: runs/compare-<time>)"
@@ -67,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def parse_contender(text: str, base: TrainSpec) -> tuple[str, TrainSpec]:
     """("paci-8", its spec) of "paci:8"."""
+    if base.engine != "paci-lab":
+        raise InputError("engine", base.engine, "paci-lab in what all contenders train", "name a peer as a contender")
     match = _CONTENDER.fullmatch(text)
     if match is None:
         raise InputError(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
 from paci_lab.errors import InputError
+from paci_lab.schedules import schedule_classes
 from paci_lab.spec import TrainSpec
 
 HELP = "check that this machine can run everything: torch, version guard, backends, GPUs, notebook widgets"
@@ -68,22 +69,24 @@ def _audit(arguments: argparse.Namespace) -> int:
     from paci_lab.partition import even_partition
 
     model, schedule = arguments.model or "femto", arguments.schedule or "paci"
+    cls = schedule_classes().get(schedule)
+    stages = 2 * (cls.chunks if cls else 1)
     spec = TrainSpec(
         model=model,
         schedule=schedule,
-        stages=2,
+        stages=stages,
         window=2,
         updates=4,
         microbatch_size=1,
         device="cpu",
         recompute=arguments.recompute,
-        partition=even_partition(build_model(model).layers, 2),
+        partition=even_partition(build_model(model).layers, stages),
     )
     asked = [arguments.precision] if arguments.precision else ["fp32", "bf16", "autocast"]
     found = {precision: audit(spec.replace(precision=precision)) for precision in asked}
     gap = spec.build_schedule().gap_bound(0)
     print_table(
-        f"Which weights a backward uses: {model}, {schedule}, 2 stages" + (", recomputed" * arguments.recompute),
+        f"Which weights a backward uses: {model}, {schedule}, {stages} stages" + (", recomputed" * arguments.recompute),
         ["kind of weight", *asked],
         [(kind, *(found[precision][kind] for precision in asked)) for kind in found[asked[0]]],
         notes=[

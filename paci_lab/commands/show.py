@@ -41,7 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         stash = (
             ", autocast: a hidden weight stash" if run.spec.precision == "autocast" and not run.spec.recompute else ""
         )
-        traces.append((f"{run.spec.schedule}, window {run.spec.window}{stash} ({run.path.name})", trace))
+        by = "" if run.spec.engine == "paci-lab" else f" by {run.spec.engine}"
+        half = ", bf16" if run.spec.precision == "bf16" else ""
+        traces.append((f"{run.spec.schedule}{by}, window {run.spec.window}{half}{stash} ({run.path.name})", trace))
         if (origin := run.dir.resumed()) is not None:
             screen.print(f"{run.path} was resumed from {origin_text(origin)}.", markup=False, soft_wrap=True)
         for row in run.dir.restarts():

@@ -21,6 +21,7 @@ from paci_lab.commands.remarks import remarks, versions_text
 from paci_lab.errors import InputError
 from paci_lab.runtime.checkpoint import open_checkpoint
 from paci_lab.runtime.launch import Run, launch
+from paci_lab.runtime.resume import adopt
 from paci_lab.runtime.rundir import LineTail
 from paci_lab.runtime.watch import HANG_TIMEOUT_S
 from paci_lab.spec import TrainSpec
@@ -114,6 +115,10 @@ def run(arguments: argparse.Namespace) -> int:
     for reason in skipped:
         screen.print(f"passed over: {reason}", markup=False)
     spec = spec_from(arguments, begin.spec if begin else None)
+    if begin:
+        spec = adopt(spec, begin)
+        if spec.learning_rate_schedule == "cosine" and spec.total_microbatches != begin.spec.total_microbatches:
+            screen.print("The learning rate follows the new length: a cosine over another number of tokens.")
     if arguments.dry_run:
         write_figures(arguments.json, print_dry_run(spec))
         return 0

@@ -69,6 +69,8 @@ def check_engine(spec: TrainSpec) -> None:
                 "round it up",
             )
     else:
+        if spec.schedule != "1f1b":
+            raise InputError("schedule", spec.schedule, f"1f1b with engine {spec.engine}", "use 1f1b")
         if spec.stages != 1:
             raise InputError("stages", spec.stages, f"1 with engine {spec.engine}", "use --stages 1")
         if spec.engine == "single" and spec.paced:

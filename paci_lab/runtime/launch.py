@@ -85,7 +85,12 @@ class Run:
         return self.result()
 
     def stop(self) -> None:
-        """End all ranks at once; returns when they are gone. What they wrote stays readable."""
+        """End all ranks at once; returns when they are gone. What they wrote stays readable.
+
+        Raises InputError for a run that may be going on and was started by another process.
+        """
+        if self._agent is None and self.dir.result() is None and self.dir.failure() is None:
+            raise InputError(str(self.path), "opened", "a run of this process", "stop it where it was started")
         if not self.running:
             return
         self._agent.send_signal(signal.SIGTERM)
@@ -103,7 +108,8 @@ class Run:
         return live(self.path, stop=self.stop if self._agent is not None else None, **options)
 
     def __repr__(self) -> str:
-        state = "running" if self.running else "ended well" if self.dir.result() else "not ended well"
+        known = "ended well" if self.dir.result() else "not ended well" if self.dir.failure() else "no result yet"
+        state = "running" if self.running else known
         return f"<Run {self.path}: {state}>"
 
 

@@ -30,6 +30,8 @@ def adopt(spec: TrainSpec, checkpoint: Checkpoint) -> TrainSpec:
     Raises InputError for a spec that cannot go on from there.
     """
     there = checkpoint.spec
+    if spec.engine != "paci-lab":
+        raise InputError("engine", spec.engine, "paci-lab: a peer knows no checkpoints", "leave engine out")
     if spec.partition == "auto" and spec.stages == there.stages:
         spec = spec.replace(partition=list(there.partition))
     if spec.context is None:

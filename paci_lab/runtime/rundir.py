@@ -136,7 +136,7 @@ class RunDir:
         ranks = self._ranks(spec)
         paths = map(self.trace_file, range(replica * ranks, (replica + 1) * ranks))
         files = [path for path in paths if file_inside(self.path, path)]
-        events = [event for path in files for event in read_events(path, stages=spec.stages)]
+        events = [event for path in files for event in read_events(path, stages=spec.stages, replicas=spec.replicas)]
         source = "measured on paced devices" if spec.paced else "measured"
         if spec.replicas > 1:
             source += f", replica {replica} of {spec.replicas}"

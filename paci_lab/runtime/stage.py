@@ -340,10 +340,12 @@ class Stage:
     def state(self) -> dict[str, Tensor]:
         """Copies of this stage's weights on the CPU, named `layers.<number in the whole model>.<name in the layer>`.
 
-        In bf16 they are the masters: rounded, they are the weights that the run computes with.
+        In bf16 they are the masters: rounded, they are the weights that the run computes with. Where replicas share out
+        the optimizer none has all masters, and it is the rounded ones.
         """
+        full = (lambda tensor: tensor) if self.spec.shard_optimizer else self.optimizer.in_full
         return {
-            f"layers.{layer}.{name}": self.optimizer.in_full(tensor).detach().to("cpu", copy=True)
+            f"layers.{layer}.{name}": full(tensor).detach().to("cpu", copy=True)
             for layer, module in enumerate(self.layers, self.first_layer)
             for name, tensor in module.state_dict(keep_vars=True).items()
         }

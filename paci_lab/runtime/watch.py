@@ -96,6 +96,7 @@ class Watch:
 
     def _failure(self, rank: int, why: str) -> dict[str, Any]:
         op = read_now(self.run_dir.now_file(rank))
+        replica = rank // self.schedule.ranks
         stage = op.stage if op else self.schedule.stages_of(rank % self.schedule.ranks)[0]
         what = f"operation {op}" if op else "start-up"
         if op and op.kind != "U":
@@ -105,11 +106,13 @@ class Watch:
             for r, (said, still) in enumerate(zip(self.said, self.still, strict=True))
         ]
         print("heartbeat:", "; ".join(heartbeat), flush=True)
+        where = f"replica {replica}, stage {stage}" if len(self.said) > self.schedule.ranks else f"stage {stage}"
         cause = f"has not gone on for {self.still[rank]:.0f} s in {what}: {why}"
         log = self.run_dir.log_file(rank)
         return {
-            "message": f"rank {rank} (stage {stage}) {cause}. Its log: {log}",
+            "message": f"rank {rank} ({where}) {cause}. Its log: {log}",
             "rank": rank,
+            "replica": replica,
             "stage": stage,
             "op": str(op) if op else None,
             "microbatch": op.microbatch if op and op.kind != "U" else None,

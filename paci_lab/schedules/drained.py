@@ -97,7 +97,7 @@ class Drained(Schedule):
         return None if used is None else used + begun
 
     def gap_bound(self, stage: int) -> int:
-        return self.inner.gap_bound(stage)
+        return min(self.inner.gap_bound(stage), self.every - 1)  # nothing crosses a drained point
 
     def ideal_bubble_fraction(self) -> float:
         if self.flushes:  # draining is what it does anyway
