@@ -122,6 +122,8 @@ def test_a_folder_of_the_same_name_is_not_taken_for_the_leaders(tmp_path):
     run.create(tiny(), {})
     word = freight.sign(run)
     assert freight.sees(run, word)
+    assert freight.sign(run) == word, "a run that is started again is the same one"
+    (run.path / "log" / "agent.log").unlink()
     freight.sign(run)  # what another run left at the same place of another host's disk
     assert not freight.sees(run, word)
     assert not freight.sees(RunDir(tmp_path / "nowhere"), word)
