@@ -191,7 +191,7 @@ def test_one_failure_by_chance_does_not_cost_the_best_point_its_place(tmp_path):
 
 
 def test_a_point_over_the_memory_limit_is_not_recommended(tmp_path):
-    made = study(tmp_path / "s", memory=1000, launcher_options={"memory": {"paci-4": 400}}, seeds=2)
+    made = study(tmp_path / "s", memory=10_000, launcher_options={"memory": {"paci-4": 4000}}, seeds=2)
     found = made.run()
     over = of(made.trials(), "paci", 4)[0]
     assert over.status == "reached" and over.constraints["memory"] == pytest.approx(0.6) and not over.feasible
@@ -199,7 +199,7 @@ def test_a_point_over_the_memory_limit_is_not_recommended(tmp_path):
 
 
 # -- time and memory --------------------------------------------------------------------------------------------------
-LIGHT = {"paci-16": 60, "paci-8": 80, "flush-16": 70, "paci-1": 99.5}
+LIGHT = {"paci-16": 600, "paci-8": 800, "flush-16": 700, "paci-1": 995}
 
 
 def test_pareto_keeps_the_slow_point_with_little_memory_and_names_both_ends(tmp_path):
@@ -208,7 +208,7 @@ def test_pareto_keeps_the_slow_point_with_little_memory_and_names_both_ends(tmp_
     )
     found, trials = made.run(), made.trials()
     assert [spot["point"] for spot in found["front"]] == ["paci-4", "paci-8", "paci-16"]
-    assert [spot["memory_bytes"] for spot in found["front"]] == [400, 320, 240]
+    assert [spot["memory_bytes"] for spot in found["front"]] == [4000, 3200, 2400]
     assert found["point"] == "paci-4"
     assert "paci-4 is the fastest" in found["sentence"] and "paci-16 the one with least memory" in found["sentence"]
     # all of the front have had the shared seeds, and the one with least memory the fresh ones as well
@@ -247,7 +247,7 @@ def test_apply_takes_the_point_of_the_front_that_is_named(tmp_path):
 
 
 def test_the_front_survives_a_rebuild_and_a_memory_limit_cuts_it(tmp_path):
-    made = study(tmp_path / "s", pareto=True, memory=330, launcher_options={"memory": LIGHT, "slope": 0.6}, seeds=1)
+    made = study(tmp_path / "s", pareto=True, memory=3300, launcher_options={"memory": LIGHT, "slope": 0.6}, seeds=1)
     found = made.run(confirm=False)
     assert [spot["point"] for spot in found["front"]] == ["paci-8", "paci-16"] and found["point"] == "paci-8"
     rebuild(made)

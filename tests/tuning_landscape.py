@@ -105,7 +105,7 @@ class Landscape:
                 if spec.target_loss is not None and loss <= spec.target_loss:
                     reached = rows[-1]
                     break
-        peak = self.memory.get(key, 100)
+        peak = self.memory.get(key, 1000)
         for rank in range(spec.stages):
             (run_dir / "updates" / f"rank{rank}.jsonl").write_text(json.dumps({"peak_memory_bytes": peak}) + "\n")
         losses = [row["val_loss"] for row in rows if "val_loss" in row]
