@@ -96,7 +96,9 @@ class LiveView:
             [c[name] for name in ("stop", "pause", "play", "live", "speed", "position") if name != "stop" or stop]
         )
         self.front = Front()
-        self.widget = widgets.VBox([bar, self._facts, self.figure, self._notes, self.problems.widget, self.front])
+        self.widget = widgets.VBox(
+            [bar, self._facts, self.figure.in_page, self._notes, self.problems.widget, self.front.in_page]
+        )
         self.widget.add_class("paci-lab-view")
         self.frames = 0
         self._drawn: tuple[Any, ...] = ()

@@ -1,0 +1,60 @@
+// Shows a plotly figure. The figure is held by a plain widget, plotly's own code by another; this one only draws.
+
+const loaded = (globalThis.paciLabPlotly ??= new Map());  // plotly's 5 MB of code, once a page
+
+function plotly(code) {
+  const version = code.get("version");
+  if (!loaded.has(version)) {
+    const address = URL.createObjectURL(new Blob([code.get("source")], { type: "text/javascript" }));
+    loaded.set(version, import(address));
+  }
+  return loaded.get(version);
+}
+
+export default () => {
+  let held, chart, drawing;
+  // What plotly sees of the figure. Its long reports of every default it chose would cost the kernel time for nothing.
+  const figure = {
+    get: (name) => held.get(name),
+    set: (name, value) => /Deltas?$/.test(name) || held.set(name, value),
+    save_changes: () => held.save_changes(),
+    on: (name, action) => held.on(name, action, drawing ?? figure),
+  };
+  return {
+    async initialize({ model }) {
+      const [holder, code] = await Promise.all(["of", "code"].map((name) => model.widget_manager.get_model(model.get(name))));
+      chart = (await plotly(code)).default();
+      held = holder;
+      chart.initialize({ model: figure });
+      // What changed before plotly listened is in no message that it will see: ask for the whole figure, and again when
+      // the answer was overtaken by a later change.
+      const whole = () => held.comm.send({ method: "request_state" });
+      const edits = "change:_last_trace_edit_id change:_last_layout_edit_id";
+      held.on(edits, () => Object.entries(held.changed).some(([name, id]) => /edit_id$/.test(name) && id < held.previous(name)) && whole());
+      whole();
+    },
+    render({ el }) {
+      let remove = () => {}, waiting = 0;
+      const stop = () => {
+        cancelAnimationFrame(waiting);
+        if (drawing) held.off(null, null, drawing);
+        remove();
+      };
+      const draw = () => {
+        stop();
+        drawing = {};
+        remove = chart.render({ el });
+      };
+      draw();
+      const again = () => {
+        cancelAnimationFrame(waiting);
+        waiting = requestAnimationFrame(draw);
+      };
+      held.on("change:_widget_data change:_widget_layout", again);
+      return () => {
+        held.off("change:_widget_data change:_widget_layout", again);
+        stop();
+      };
+    },
+  };
+};
