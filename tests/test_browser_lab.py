@@ -74,8 +74,16 @@ def server(tmp_path_factory) -> Iterator[str]:
         lab.wait(30)
 
 
+# anywidget gives a widget's code two seconds to load, and then drops every message to it for good: as if plotly's 5 MB
+# took longer than that, which on a busy machine they do.
+SLOW = """
+    const timeout = AbortSignal.timeout.bind(AbortSignal);
+    AbortSignal.timeout = (milliseconds) => timeout(milliseconds === 2000 ? 0 : milliseconds);
+"""
+
+
 @pytest.fixture
-def page() -> Iterator[Page]:
+def page(request) -> Iterator[Page]:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -83,6 +91,8 @@ def page() -> Iterator[Page]:
         )
         page = browser.new_page(viewport={"width": 1500, "height": 1050})
         page.set_default_timeout(PATIENCE_MS)
+        if getattr(request, "param", "") == "slow":
+            page.add_init_script(SLOW)
         yield page
         browser.close()
 
@@ -168,6 +178,7 @@ def contrast(page: Page, selector: str) -> float:
     )
 
 
+@pytest.mark.parametrize("page", ["slow", "usual"], indirect=True)
 def test_lesson_04_a_slider_moves_the_chart(server, page, shoot):
     open_lesson(page, server, "04_paci")
     run_cells(page, "explorer(")
