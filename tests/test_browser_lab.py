@@ -94,6 +94,8 @@ def page(request) -> Iterator[Page]:
         if getattr(request, "param", "") == "slow":
             page.add_init_script(SLOW)
         yield page
+        if "PACI_LAB_SCREENSHOTS" in os.environ:  # also where a test failed
+            page.screenshot(path=Path(os.environ["PACI_LAB_SCREENSHOTS"]) / f"{request.node.name}-at-its-end.png")
         browser.close()
 
 
@@ -223,8 +225,8 @@ def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
     # ... a bar that moves says what it is, and a picture that is held is plotly's again ...
     canvas = page.locator("canvas.paci-lab-moving")
     box = canvas.bounding_box()
-    for step in range(40):  # a busy machine's bars may be waiting anywhere
-        page.mouse.move(box["x"] + box["width"] * (0.95 - step / 50), box["y"] + box["height"] / 4)
+    for step in range(40):  # along the first of four stages: it may be waiting anywhere
+        page.mouse.move(box["x"] + box["width"] * (0.95 - step / 50), box["y"] + box["height"] / 8)
         page.wait_for_timeout(100)
         if page.locator(".paci-lab-tip").count():
             break
@@ -235,6 +237,10 @@ def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
     canvas.wait_for(state="detached")
     page.locator(".js-plotly-plot .barlayer path").first.wait_for(state="attached")
     shoot("lesson-00-paused")
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.wait_for_timeout(1000)
+    page.locator(".js-plotly-plot").last.scroll_into_view_if_needed()
+    shoot("lesson-00-paused-small")
     page.locator("button.jupyter-button", has_text="Live").filter(visible=True).last.click()
     advances(page, times=2)
 
