@@ -134,7 +134,7 @@ def newest_bar(page: Page) -> float:
         "const painted = c.querySelector('canvas.paci-lab-moving'); "
         "if (painted) return unit * painted.dataset.until; "
         "return unit * Math.max(0, ...c.data.filter(d => d.type === 'bar' && d.x && d.base)"
-        ".flatMap(d => Array.from(d.base, (b, i) => b + d.x[i]))); }"
+        ".flatMap(d => Array.from(d.x, (x, i) => x + d.base[i]))); }"
     )
 
 
