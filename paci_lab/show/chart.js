@@ -34,7 +34,7 @@ export default () => {
       whole();
     },
     render({ el }) {
-      let remove = () => {}, waiting = 0;
+      let remove = () => {}, waiting = 0, wide = 0;
       const stop = () => {
         cancelAnimationFrame(waiting);
         if (drawing) held.off(null, null, drawing);
@@ -43,6 +43,7 @@ export default () => {
       const draw = () => {
         stop();
         drawing = {};
+        wide = el.clientWidth;
         remove = chart.render({ el });
       };
       draw();
@@ -51,7 +52,10 @@ export default () => {
         waiting = requestAnimationFrame(draw);
       };
       held.on("change:_widget_data change:_widget_layout", again);
+      const size = new ResizeObserver(() => el.clientWidth && el.clientWidth !== wide && again());
+      size.observe(el);
       return () => {
+        size.disconnect();
         held.off("change:_widget_data change:_widget_layout", again);
         stop();
       };
