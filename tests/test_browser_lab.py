@@ -237,9 +237,12 @@ def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
     canvas.wait_for(state="detached")
     page.locator(".js-plotly-plot .barlayer path").first.wait_for(state="attached")
     shoot("lesson-00-paused")
+    fills = "el => [...el.querySelectorAll('.barlayer .point path')].map(path => path.style.fill).join()"
+    colors = page.locator(".js-plotly-plot").last.evaluate(fills)
     page.set_viewport_size({"width": 1280, "height": 720})
     fits = "el => el.querySelector('.main-svg').clientWidth <= el.clientWidth"
     wait_until(page, lambda: page.locator(".js-plotly-plot").last.evaluate(fits))  # the chart is as wide as the page
+    assert colors == page.locator(".js-plotly-plot").last.evaluate(fills) and "rgb" in colors
     page.locator(".js-plotly-plot").last.scroll_into_view_if_needed()
     shoot("lesson-00-paused-small")
     page.locator("button.jupyter-button", has_text="Live").filter(visible=True).last.click()

@@ -11,11 +11,20 @@ function plotly(code) {
   return loaded.get(version);
 }
 
+// A change of many traces has gaps for those that keep what they have. Plotly 7.1 would write the word for a gap into
+// the figure that it keeps, which is seen once that is drawn again.
+function withGaps(part) {
+  if (part === "_undefined_") return undefined;
+  if (Array.isArray(part)) return part.map(withGaps);
+  if (part?.constructor !== Object) return part;
+  return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, withGaps(value)]));
+}
+
 export default () => {
   let held, chart, drawing;
   // What plotly sees of the figure. Its long reports of every default it chose would cost the kernel time for nothing.
   const figure = {
-    get: (name) => held.get(name),
+    get: (name) => (name.startsWith("_py2js") ? withGaps(held.get(name)) : held.get(name)),
     set: (name, value) => /Deltas?$/.test(name) || held.set(name, value),
     save_changes: () => held.save_changes(),
     on: (name, action) => held.on(name, action, drawing ?? figure),
