@@ -5,6 +5,7 @@ from __future__ import annotations
 import comm
 import plotly.graph_objects as go
 
+from paci_lab.show.chart import Chart
 from paci_lab.show.notebook import figure_widget
 
 
@@ -17,6 +18,7 @@ def test_a_chart_is_announced_whole_and_told_as_it_is_now(monkeypatch):
         return made
 
     monkeypatch.setattr(comm, "create_comm", record)
+    monkeypatch.setattr(Chart, "_code", None)  # as in a fresh kernel
     chart = figure_widget(go.Figure({"data": [{"type": "bar", "x": [1, 2]}], "layout": {"height": 500}}))
     first = announced[chart.model_id]
     assert list(first["_widget_data"][0]["x"]) == [1, 2] and first["_widget_layout"]["height"] == 500

@@ -104,6 +104,7 @@ class LiveView:
         self.frames = 0
         self._drawn: tuple[Any, ...] = ()
         self._said: tuple[Any, ...] = ()
+        self._told = 100.0  # the position that the slider was set to
         self._moved_at, self._said_at, self._loss_at = 0.0, 0.0, 0.0
         self._closed, self._wake, self._stop_asked = threading.Event(), threading.Event(), threading.Event()
         self._in_browser, self._sent_at, self._rest_until = threading.Event(), 0.0, 0.0
@@ -197,7 +198,7 @@ class LiveView:
         self._wake.set()
 
     def _seek(self, per_cent: float) -> None:
-        if threading.current_thread() is not self._thread:  # moved by a reader, not by the run
+        if per_cent != self._told:  # moved by a reader, not by the run
             self.playhead.seek(round(per_cent / 100 * self.feed.end_ns))
             self._wake.set()
 
@@ -255,7 +256,7 @@ class LiveView:
         self._drawn, self._moved_at = picture, now if moved else self._moved_at
         if not self.chart.moving or now - self._said_at > _WORDS_S:
             losses = self.feed.losses(at / 1e9 if at < end else float("inf"))
-            self.controls["position"].value = round(100 * at / max(end, 1) / _STEP) * _STEP
+            self._told = self.controls["position"].value = round(100 * at / max(end, 1) / _STEP) * _STEP
             self._facts.value = facts_html(trace, start, stop, self.feed.tokens_per_second(at / 1e9), losses)
             if not self.chart.moving or now - self._loss_at > _LOSS_S:
                 self.chart.draw_loss(losses)
