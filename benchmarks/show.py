@@ -1,7 +1,7 @@
 """How long charts and notebook views take on the server's side, and what watching costs a run.
 
 python -m benchmarks.show            redraws only, seconds
-python -m benchmarks.show overhead   two real runs, each watched and not watched in turns, six minutes
+python -m benchmarks.show overhead   two real runs, each watched and not watched in turns, four minutes
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 import paci_lab
 from benchmarks.machine import machine_line
@@ -69,12 +72,12 @@ def live_frame(repeats: int = 30) -> None:
             report(f"live view, one drawing of 1,000 events, {name}", timed(one, repeats))
 
 
-def watching_overhead(pairs: int = 12, seconds: float = 6.0) -> None:
+def watching_overhead(pairs: int = 8, seconds: float = 5.0) -> None:
     """What watching takes from one and the same run, in slices that are watched and not, in turns.
 
-    Processor time says it with far less noise than run times do: that of the watching thread, as a share of the cores,
-    and that of the run's processes per operation, which would grow if the watcher disturbed them. The browser is not in
-    it: answers that cost nothing stand in for it.
+    Processor time says it with far less noise than run times do: that of the watching process, as a share of the cores,
+    and that of the run's processes per operation, which would grow if the watcher disturbed them. Browser and kernel
+    are not in it: answers that cost nothing stand in for the first, nothing for the second's sending of messages.
     """
     specs = {
         "two computing stages": paci_lab.TrainSpec(
@@ -102,48 +105,68 @@ def watching_overhead(pairs: int = 12, seconds: float = 6.0) -> None:
         with tempfile.TemporaryDirectory() as folder:
             run = paci_lab.launch(spec, Path(folder) / "run")
             try:
-                _slices(name, run, pairs, seconds)
+                slices = _slices(run, pairs, seconds)
             finally:
                 run.stop()
+            _tell(name, slices, _ends(RunFeed(run.path)))
 
 
-def _slices(name: str, run: Run, pairs: int, seconds: float) -> None:
-    while not (run.path / "metrics.jsonl").exists():
-        time.sleep(0.5)
+class _Slice(NamedTuple):
+    watched: bool
+    begin_ns: int  # of the run's clock
+    end_ns: int
+    run_s: float  # processor time of the run's processes
+    watcher_s: float
+    drawings: int
+
+
+def _slices(run: Run, pairs: int, seconds: float) -> list[_Slice]:
     feed = RunFeed(run.path)
     while len(feed.metrics) < 3:
         time.sleep(0.5)
         feed.poll()
-    processes = _below(os.getpid())
-    shares, work, wall, drawings = [], [], [], []
+    processes, begun, found = _below(os.getpid()), -math.inf, []
     for pair in range(pairs):
-        spent = {}
         for watched in (True, False) if pair % 2 else (False, True):
             view = _watch(run.path) if watched else None
-            before = (_processor_s(processes), time.perf_counter(), time.process_time(), _operations(feed))
+            while view is not None and view.frames < 3:  # it has read what there was
+                time.sleep(0.05)
+            frames = view.frames if view else 0
+            before = time.monotonic_ns(), _processor_s(processes), time.process_time()
             time.sleep(seconds)
-            own = time.process_time() - before[2]
-            took = time.perf_counter() - before[1]
-            used = _processor_s(processes) - before[0]
-            done = _operations(feed) - before[3]
-            spent[watched] = (used / done, took / done)
+            after = time.monotonic_ns(), _processor_s(processes), time.process_time()
+            begin, end, run_s, watcher_s = before[0], after[0], after[1] - before[1], after[2] - before[2]
+            found.append(_Slice(watched, begin, end, run_s, watcher_s, (view.frames if view else 0) - frames))
             if view is not None:
-                shares.append(own / (took * (os.cpu_count() or 1)))
-                drawings.append(view.frames / took)
                 view.close()
-        work.append(spent[True][0] / spent[False][0])
-        wall.append(spent[True][1] / spent[False][1])
-    print(f"{name}, watched at {statistics.median(drawings):.1f} drawings a second:")
-    print(f"  the watching thread takes {_spread([100 * share for share in shares])} % of the cores")
-    print(f"  processor time of the run's processes per operation, watched / not: {_spread(work)}")
-    print(f"  wall time per operation, watched / not: {_spread(wall)}", flush=True)
+            # An event is in its file at most a tenth of a second after its end: the newest tells the run's clock.
+            for _ in range(10):
+                while feed.poll():
+                    pass
+                begun = max(begun, feed.end_ns - time.monotonic_ns())
+                time.sleep(0.02)
+    return [one._replace(begin_ns=one.begin_ns + begun, end_ns=one.end_ns + begun) for one in found]
 
 
-def _operations(feed: RunFeed) -> int:
-    """Forwards and backwards that the run has done so far."""
+def _tell(name: str, slices: list[_Slice], ends: np.ndarray) -> None:
+    done = [int(np.searchsorted(ends, one.end_ns) - np.searchsorted(ends, one.begin_ns)) for one in slices]
+    took = [(one.end_ns - one.begin_ns) / 1e9 for one in slices]
+    work = [one.run_s / count for one, count in zip(slices, done, strict=True)]
+    wall = [s / count for s, count in zip(took, done, strict=True)]
+    on = [i for i, one in enumerate(slices) if one.watched]
+    off = {i: i + 1 if i % 2 == 0 else i - 1 for i in on}  # the other of the pair
+    shares = [100 * slices[i].watcher_s / (took[i] * (os.cpu_count() or 1)) for i in on]
+    print(f"{name}, watched at {statistics.median(slices[i].drawings / took[i] for i in on):.1f} drawings a second:")
+    print(f"  the watching process takes {_spread(shares)} % of the cores")
+    print(f"  processor time of the run per operation, watched / not: {_spread([work[i] / work[off[i]] for i in on])}")
+    print(f"  wall time per operation, watched / not: {_spread([wall[i] / wall[off[i]] for i in on])}", flush=True)
+
+
+def _ends(feed: RunFeed) -> np.ndarray:
+    """When the run's forwards and backwards ended, in order, in nanoseconds of its clock."""
     while feed.poll():
         pass
-    return len(feed.trace().of_kind("F", "B"))
+    return np.sort(feed.trace().of_kind("F", "B").end_ns)
 
 
 def _watch(path: Path) -> LiveView:
@@ -173,7 +196,7 @@ def _processor_s(processes: list[int]) -> float:
 
 
 def _spread(values: list[float]) -> str:
-    """Median and its 95 % interval by order statistics (of 12 values: the third and the tenth)."""
+    """Median and its 95 % interval by order statistics (of 8 values: the least and the greatest)."""
     ordered = sorted(values)
     low = _first_within(len(ordered))
     return f"{statistics.median(ordered):.3f} (95 % interval {ordered[low]:.3f} to {ordered[-1 - low]:.3f})"

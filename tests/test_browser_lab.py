@@ -74,8 +74,16 @@ def server(tmp_path_factory) -> Iterator[str]:
         lab.wait(30)
 
 
+# anywidget gives a widget's code two seconds to load, and then drops every message to it for good: as if plotly's 5 MB
+# took longer than that, which on a busy machine they do.
+SLOW = """
+    const timeout = AbortSignal.timeout.bind(AbortSignal);
+    AbortSignal.timeout = (milliseconds) => timeout(milliseconds === 2000 ? 0 : milliseconds);
+"""
+
+
 @pytest.fixture
-def page() -> Iterator[Page]:
+def page(request) -> Iterator[Page]:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -83,7 +91,11 @@ def page() -> Iterator[Page]:
         )
         page = browser.new_page(viewport={"width": 1500, "height": 1050})
         page.set_default_timeout(PATIENCE_MS)
+        if getattr(request, "param", "") == "slow":
+            page.add_init_script(SLOW)
         yield page
+        if "PACI_LAB_SCREENSHOTS" in os.environ:  # also where a test failed
+            page.screenshot(path=Path(os.environ["PACI_LAB_SCREENSHOTS"]) / f"{request.node.name}-at-its-end.png")
         browser.close()
 
 
@@ -122,7 +134,7 @@ def newest_bar(page: Page) -> float:
         "const painted = c.querySelector('canvas.paci-lab-moving'); "
         "if (painted) return unit * painted.dataset.until; "
         "return unit * Math.max(0, ...c.data.filter(d => d.type === 'bar' && d.x && d.base)"
-        ".flatMap(d => Array.from(d.base, (b, i) => b + d.x[i]))); }"
+        ".flatMap(d => Array.from(d.x, (x, i) => x + d.base[i]))); }"
     )
 
 
@@ -168,6 +180,7 @@ def contrast(page: Page, selector: str) -> float:
     )
 
 
+@pytest.mark.parametrize("page", ["slow", "usual"], indirect=True)
 def test_lesson_04_a_slider_moves_the_chart(server, page, shoot):
     open_lesson(page, server, "04_paci")
     run_cells(page, "explorer(")
@@ -212,8 +225,8 @@ def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
     # ... a bar that moves says what it is, and a picture that is held is plotly's again ...
     canvas = page.locator("canvas.paci-lab-moving")
     box = canvas.bounding_box()
-    for step in range(40):  # a busy machine's bars may be waiting anywhere
-        page.mouse.move(box["x"] + box["width"] * (0.95 - step / 50), box["y"] + box["height"] / 4)
+    for step in range(40):  # along the first of four stages: it may be waiting anywhere
+        page.mouse.move(box["x"] + box["width"] * (0.95 - step / 50), box["y"] + box["height"] / 8)
         page.wait_for_timeout(100)
         if page.locator(".paci-lab-tip").count():
             break
@@ -224,6 +237,14 @@ def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
     canvas.wait_for(state="detached")
     page.locator(".js-plotly-plot .barlayer path").first.wait_for(state="attached")
     shoot("lesson-00-paused")
+    fills = "el => [...el.querySelectorAll('.barlayer .point path')].map(path => path.style.fill).join()"
+    colors = page.locator(".js-plotly-plot").last.evaluate(fills)
+    page.set_viewport_size({"width": 1280, "height": 720})
+    fits = "el => el.querySelector('.main-svg').clientWidth <= el.clientWidth"
+    wait_until(page, lambda: page.locator(".js-plotly-plot").last.evaluate(fits))  # the chart is as wide as the page
+    assert colors == page.locator(".js-plotly-plot").last.evaluate(fills) and "rgb" in colors
+    page.locator(".js-plotly-plot").last.scroll_into_view_if_needed()
+    shoot("lesson-00-paused-small")
     page.locator("button.jupyter-button", has_text="Live").filter(visible=True).last.click()
     advances(page, times=2)
 

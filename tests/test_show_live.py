@@ -209,7 +209,9 @@ def test_the_view_draws_the_moment_it_stands_at(still):
     ]
     assert max(ends) == pytest.approx(1000) and still.figure.layout.xaxis.range[1] == pytest.approx(1000)
     assert list(still.figure.data[-2].x) == pytest.approx([0.3, 0.6, 0.9])  # training loss so far
-    assert still.controls["position"].value == pytest.approx(100 * S / still.feed.end_ns)
+    told = still.controls["position"].value
+    assert told == pytest.approx(100 * S / still.feed.end_ns, abs=0.07)
+    assert 8 * told == round(8 * told)  # of what a browser rounds, it says that a reader has moved it
     assert "version gap" in still._facts.value and "4.500" in still._facts.value
 
 

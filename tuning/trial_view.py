@@ -140,7 +140,7 @@ class StudyView:
         shown = {"origin_ns": 0, "between_ms": (start / 1e6, stop / 1e6)}
         if self.figure is None:
             self.figure = figure_widget(gantt(trace, **shown))
-            self._chart.children = (self.figure,)
+            self._chart.children = (self.figure.in_page,)
         else:
             update_gantt(self.figure, trace, **shown)
 

@@ -67,11 +67,9 @@ class Explorer:
         self._moments: Moments | None = None
         chosen = self.settings()
         shown = [explore(one) for one in chosen]
-        self.figure = figure_widget(
-            gantt_pair(*(trace for trace, _ in shown), names=_names(chosen), theme=opened, strips=strips)
-        )
-        self._parts = Rows(tuple(self.figure.layout.meta["gantt"]["parts"]))
-        self.figure.add_traces(
+        figure = gantt_pair(*(trace for trace, _ in shown), names=_names(chosen), theme=opened, strips=strips)
+        self._parts = Rows(tuple(figure.layout.meta["gantt"]["parts"]))
+        figure.add_traces(
             [
                 {
                     "type": "scatter",
@@ -97,6 +95,7 @@ class Explorer:
                 },
             ]
         )
+        self.figure = figure_widget(figure)
         self._table, self._words, self.front = widgets.HTML(), widgets.HTML(), Front()
         self._show(shown)
         self.widget = self._layout()
@@ -163,7 +162,7 @@ class Explorer:
         )
         steps = widgets.HBox([c["step mode"], c["step in"], c["back"], c["forward"], c["step"]])
         right = widgets.VBox(
-            [self.figure, self._table, steps, self._words, self.problems.widget, self.front],
+            [self.figure.in_page, self._table, steps, self._words, self.problems.widget, self.front.in_page],
             layout=widgets.Layout(flex="1 1 600px", min_width="0"),
         )
         return widgets.HBox([sliders, right], layout=widgets.Layout(width="100%", flex_flow="row wrap"))

@@ -122,33 +122,34 @@ class Painter {
   }
 }
 
-function render({ model, el }) {
+async function render({ model, el }) {
+  const held = await model.widget_manager.get_model(model.get("of"));
   el.style.display = "none";
   const painter = new Painter(el);
   let waiting = 0;
   const say = (name, value) => {
-    model.set(name, value);
-    model.save_changes();
+    held.set(name, value);
+    held.save_changes();
   };
   const look = () => {
     const page = pageIsDark(el.parentElement ?? document.body) ? "dark" : "light";
-    if (model.get("page") !== page) say("page", page);
+    if (held.get("page") !== page) say("page", page);
   };
   const draw = () => {
     cancelAnimationFrame(waiting);
     waiting = requestAnimationFrame(() => {
-      const picture = model.get("picture");
+      const picture = held.get("picture");
       // An answer once the page has been painted, and none before plotly is there: until then it gets whole pictures.
       if (painter.show(picture)) setTimeout(() => say("seen", picture.number ?? 0));
     });
   };
-  model.on("change:picture", draw);
+  held.on("change:picture", draw);
   const watch = new MutationObserver(look);
   watch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
   requestAnimationFrame(look);  // when the element is part of the page
   draw();
   return () => {
-    model.off("change:picture", draw);
+    held.off("change:picture", draw);
     watch.disconnect();
     painter.stop();
   };

@@ -10,37 +10,43 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 import traitlets
 
 from paci_lab.errors import InputError
 from paci_lab.show.bars import Rows
+from paci_lab.show.chart import InPage
 from paci_lab.show.gantt_fixed import fixed_traces
-from paci_lab.show.notebook import need_packages
 from paci_lab.show.palette import ink_on, theme_named
-
-need_packages()
-import anywidget  # noqa: E402
 
 __all__ = ["Front", "moving_picture", "starting_theme"]
 
 
-class Front(anywidget.AnyWidget):
-    """Says what the page looks like, and shows pictures; takes no room itself.
+class _FrontInPage(InPage):
+    _esm = Path(__file__).with_name("front.js")
+
+
+class Front(ipywidgets.Widget):
+    """Says what the page looks like, and shows pictures.
 
     Attributes:
+        in_page: what does so in the page; takes no room there.
         page: "light" or "dark"; "" until a browser has said so.
         picture: what is to be shown, as `moving_picture` makes it, or only a number for a picture that plotly draws.
         seen: the number of the newest picture that a browser has drawn; -1 before any browser was there.
     """
 
-    _esm = Path(__file__).with_name("front.js")
     page = traitlets.Unicode("").tag(sync=True)
     picture = traitlets.Dict().tag(sync=True)
     seen = traitlets.Int(-1).tag(sync=True)
 
     known: ClassVar[str] = "light"  # what the last page looked like, so that the next view opens as it should
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_page = _FrontInPage(of=self.model_id)
 
     def on_page(self, action: Callable[[str], None]) -> None:
         """Call `action` with "light" or "dark" when a browser says so, and whenever it changes."""

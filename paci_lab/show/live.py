@@ -34,6 +34,7 @@ _WORDS_S, _LOSS_S = 0.45, 1.0  # between two changes of the figures in words, an
 _STILL_S = 0.6  # without a change, and plotly draws what the browser painted
 _PATIENCE_S = 1.0  # how long to wait for the browser to have drawn the last picture before another is sent
 _NICE = 10  # the drawing thread gives way to the ranks, which may need every core
+_STEP = 0.125  # of the position, in per cent
 _SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 30.0, 100.0)
 
 
@@ -96,11 +97,14 @@ class LiveView:
             [c[name] for name in ("stop", "pause", "play", "live", "speed", "position") if name != "stop" or stop]
         )
         self.front = Front()
-        self.widget = widgets.VBox([bar, self._facts, self.figure, self._notes, self.problems.widget, self.front])
+        self.widget = widgets.VBox(
+            [bar, self._facts, self.figure.in_page, self._notes, self.problems.widget, self.front.in_page]
+        )
         self.widget.add_class("paci-lab-view")
         self.frames = 0
         self._drawn: tuple[Any, ...] = ()
         self._said: tuple[Any, ...] = ()
+        self._told = 100.0  # the position that the slider was set to
         self._moved_at, self._said_at, self._loss_at = 0.0, 0.0, 0.0
         self._closed, self._wake, self._stop_asked = threading.Event(), threading.Event(), threading.Event()
         self._in_browser, self._sent_at, self._rest_until = threading.Event(), 0.0, 0.0
@@ -145,12 +149,13 @@ class LiveView:
                 options=[(f"{s:g}×", s) for s in speeds], value=speed, layout=widgets.Layout(width="84px")
             ),
             # In per cent of the run so far. A range in seconds would grow, and a browser that has not heard of the new
-            # end yet cuts the value back to the old one, which then looks like a reader who moved the slider.
+            # end yet cuts the value back to the old one, which then looks like a reader who moved the slider. So does
+            # a value that it rounds: only multiples of a step that floats can hold exactly stay as they are.
             "position": widgets.FloatSlider(
                 value=100,
                 min=0,
                 max=100,
-                step=0.1,
+                step=_STEP,
                 readout_format=".1f",
                 continuous_update=True,
                 description="at, %",
@@ -193,7 +198,7 @@ class LiveView:
         self._wake.set()
 
     def _seek(self, per_cent: float) -> None:
-        if threading.current_thread() is not self._thread:  # moved by a reader, not by the run
+        if per_cent != self._told:  # moved by a reader, not by the run
             self.playhead.seek(round(per_cent / 100 * self.feed.end_ns))
             self._wake.set()
 
@@ -251,7 +256,7 @@ class LiveView:
         self._drawn, self._moved_at = picture, now if moved else self._moved_at
         if not self.chart.moving or now - self._said_at > _WORDS_S:
             losses = self.feed.losses(at / 1e9 if at < end else float("inf"))
-            self.controls["position"].value = 100 * at / max(end, 1)
+            self._told = self.controls["position"].value = round(100 * at / max(end, 1) / _STEP) * _STEP
             self._facts.value = facts_html(trace, start, stop, self.feed.tokens_per_second(at / 1e9), losses)
             if not self.chart.moving or now - self._loss_at > _LOSS_S:
                 self.chart.draw_loss(losses)

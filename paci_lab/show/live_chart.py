@@ -67,7 +67,7 @@ class LiveChart:
         """Leave no more to plotly than the time axis, which it draws quickly; gives the picture for the browser."""
         slots, layout = new_content(self.figure, trace, origin_ns=0, between_ms=shown_ms)
         heading = layout.pop("annotations")
-        if not self.moving:
+        if not self.moving or self.figure.layout.annotations[0].font.color != heading[0]["font"]["color"]:
             heading[0]["text"] = trace.source[:1].upper() + trace.source[1:]  # its share would be out of date at once
             with self.figure.batch_update():
                 for drawn, slot in zip(self.figure.data, slots, strict=False):

@@ -7,12 +7,15 @@ import importlib.util
 import traceback
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
 from paci_lab.errors import InputError
 from paci_lab.schedules import ScheduleError
+
+if TYPE_CHECKING:
+    from paci_lab.show.chart import Chart
 
 __all__ = ["Problems", "figure_widget", "html_table", "listen_while_busy", "need_packages"]
 
@@ -31,10 +34,15 @@ def need_packages() -> None:
         )
 
 
-def figure_widget(figure: go.Figure) -> go.FigureWidget:
-    """`figure` as a widget whose arrays can be changed while it is shown; raises as `need_packages`."""
+def figure_widget(figure: go.Figure) -> Chart:
+    """`figure` as a widget whose arrays can be changed while it is shown; raises as `need_packages`.
+
+    A view shows its `in_page`.
+    """
     need_packages()
-    return go.FigureWidget(figure)
+    from paci_lab.show.chart import Chart
+
+    return Chart(figure)
 
 
 def listen_while_busy(*views: Any) -> None:
