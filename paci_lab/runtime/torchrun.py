@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 from paci_lab.errors import InputError, RunFailed
@@ -161,6 +160,10 @@ def launch_torchrun(
     return run
 
 
+_ANSWER_S = 15
+"""How long a torchrun that came first may take to answer, the start of the process that asks included."""
+
+
 def _check_meeting(endpoint: str) -> None:
     """Refuse a port of this node that another program listens on: torchrun would take that one for a node that came
     first, and wait a minute for its answer."""
@@ -171,11 +174,14 @@ def _check_meeting(endpoint: str) -> None:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:  # the address of another node, or a name that is not known here
             return
-    import torch.distributed as dist
-
+    # In a process of its own: what never answers may hold a store's client for ever, whatever its timeout is.
+    asks = (
+        "import sys, torch.distributed as dist\n"
+        "dist.TCPStore(sys.argv[1], int(sys.argv[2]), is_master=False, wait_for_workers=False)"
+    )
     try:
-        dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=5))
-    except dist.DistError:
+        subprocess.run([sys.executable, "-c", asks, host, port], check=True, capture_output=True, timeout=_ANSWER_S)
+    except subprocess.SubprocessError:
         raise InputError(
             "rdzv-endpoint",
             endpoint,
