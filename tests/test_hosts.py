@@ -278,7 +278,7 @@ def test_a_host_that_vanishes_ends_the_run_and_is_named(cable, tmp_path, monkeyp
     since = time.monotonic()
     _ip("-n", cable.names[0], "link", "set", "cable", "down")
     failure = wait_until(run.failure, timeout_s=VANISHED_S, what="the end of the run")
-    assert failure["message"].startswith("the host of rank 1 has gone: ") and failure["ranks"] == [1]
+    assert failure["message"].startswith("nothing is heard of the host of rank 1: ") and failure["ranks"] == [1]
     wait_until(lambda: failure["message"] in (tmp_path / f"{leads}.txt").read_text(), what="the message on the screen")
     ranks = [pid for pid in set.union(*before.values()) if pid not in {side.pid for side in sides}]
     wait_until(

@@ -179,7 +179,7 @@ class TorchrunAgent(agent.Agent):
         host = self.hosts[failure["rank"]] if "rank" in failure else 0
         ranks = [rank for rank, there in enumerate(self.hosts) if there == host]
         if host and all(self.ranks[rank].poll() == _LOST for rank in ranks):
-            failure |= {"message": f"{_host_of(ranks)} has gone: {failure['message']}", "ranks": ranks}
+            failure |= {"message": f"nothing is heard of {_host_of(ranks)}: {failure['message']}", "ranks": ranks}
         return failure
 
     def wait_for_words(self, seconds: float) -> None:
