@@ -164,7 +164,7 @@ class TorchrunAgent(agent.Agent):
         ranks = [rank for rank, host in enumerate(self.hosts) if host == self.hosts[self.place.store_rank]]
         for child in self.children:
             child.kill()
-        message = f"{_host_of(ranks)} has gone: no answer from it for {UNANSWERED_S} s"
+        message = f"nothing is heard of {_host_of(ranks)}: no answer from it for {UNANSWERED_S} s"
         write_json(self.run_dir.path / "failure.json", {"message": message, "ranks": ranks})
         print(f"paci_lab.train: {message}", file=self.screen, flush=True)
         os._exit(1)
