@@ -524,6 +524,8 @@ def test_a_point_that_was_stopped_once_may_have_had_bad_luck_and_gets_further_se
     assert tried[:3] == [2, 4, 16] and 8 not in tried
     assert contenders(seen)[0][0].params["window"] == 4
     assert contenders([done(0, 2, 120.0, "oom")]) == []
+    half_told = Seen(1, {"window": 8}, "RUNNING", None, False, "capped")  # by another controller
+    assert contenders([half_told]) == []
 
 
 def test_running_trials_count_and_lost_ones_do_not():

@@ -83,7 +83,8 @@ def contenders(seen: Sequence[Seen], *, pareto: bool = False) -> list[list[Seen]
     """
     scored = []
     for trials in _by_point(seen).values():
-        if any(t.feasible or t.status in STOPPED for t in trials):
+        # Another controller writes how a trial ended before its value.
+        if any(t.value is not None and (t.feasible or t.status in STOPPED) for t in trials):
             scored.append((median_value(trials), trials))
     scored.sort(key=lambda item: item[0])
     best = [trials for _, trials in scored[:CONTENDERS]]
