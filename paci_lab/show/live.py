@@ -27,7 +27,7 @@ from paci_lab.show.playhead import Playhead
 __all__ = ["LiveView", "live"]
 
 _EVENTS = 1000  # operations and waits in view
-_PERIOD_S = 0.18  # between two drawings, so that there are at least five a second
+_PERIOD_S = 0.15  # between two drawings: five a second with room for a page that is late
 _REST = 1.0  # at least as long a rest as the drawing took, so that a busy machine is not slowed by being watched
 _SHARE = 0.02  # of the cores' time, at most, where the ranks compute on the same cores
 _WORDS_S, _LOSS_S = 0.45, 1.0  # between two changes of the figures in words, and of the loss curve, while it moves
