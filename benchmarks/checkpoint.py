@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine import figure, show
+from benchmarks.engine import figure, print_figures
 from benchmarks.machine import machine_line
-from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
+from paci_lab.commands.common import add_json_argument, console, write_figures
 from paci_lab.models import build_model
 from paci_lab.runtime.launch import Run, launch
 from paci_lab.simulate import Costs, simulate
@@ -63,17 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
             figures += measure(Path(name), 1 if chosen.quick else 3)
             console().print(f"{figures[-1]['what']}: done", style="dim")
     machine = machine_line()
-    rows = [
-        (
-            f["what"],
-            show(f["median"], f["unit"]),
-            f"{show(f['least'], f['unit'])} to {show(f['most'], f['unit'])}",
-            str(f["count"]),
-            f["aim"],
-        )
-        for f in figures
-    ]
-    print_table(f"Checkpoints and restarts on {machine}", ["", "median", "spread", "of", "aim"], rows)
+    print_figures(f"Checkpoints and restarts on {machine}", figures)
     write_figures(chosen.json, {"machine": machine, "quick": chosen.quick, "figures": figures})
     return 0
 

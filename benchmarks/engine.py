@@ -83,17 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             figures += measure()
             console().print(f"{figures[-1]['what']}: done", style="dim")
     machine = machine_line()
-    rows = [
-        [
-            f["what"],
-            show(f["median"], f["unit"]),
-            f"{show(f['least'], f['unit'])} to {show(f['most'], f['unit'])}",
-            str(f["count"]),
-            f["aim"],
-        ]
-        for f in figures
-    ]
-    print_table(f"The engine on {machine}", ["", "median", "spread", "of", "aim"], rows)
+    print_figures(f"The engine on {machine}", figures)
     write_figures(chosen.json, {"machine": machine, "quick": chosen.quick, "figures": figures})
     return 0
 
@@ -113,6 +103,21 @@ def figure(what: str, values: Sequence[float], unit: str, aim: str) -> dict[str,
 
 def show(value: float, unit: str) -> str:
     return f"{value:.3f}" if unit == "ratio" else f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def print_figures(title: str, figures: Sequence[dict[str, Any]]) -> None:
+    """The table of what `figure` gave."""
+    rows = [
+        [
+            f["what"],
+            show(f["median"], f["unit"]),
+            f"{show(f['least'], f['unit'])} to {show(f['most'], f['unit'])}",
+            str(f["count"]),
+            f["aim"],
+        ]
+        for f in figures
+    ]
+    print_table(title, ["", "median", "spread", "of", "aim"], rows)
 
 
 # -- calls in this process ------------------------------

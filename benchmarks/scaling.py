@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine import figure, finish, guard, show
+from benchmarks.engine import figure, finish, guard, print_figures
 from benchmarks.machine import machine_line
-from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
+from paci_lab.commands.common import add_json_argument, console, write_figures
 from paci_lab.schedules import PACI, OneFOneB
 from paci_lab.simulate import Costs, simulate
 from paci_lab.spec import TrainSpec
@@ -43,17 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     for stages in SIMULATED[:3] if chosen.quick else SIMULATED:
         figures += simulated(stages)
     machine = machine_line()
-    rows = [
-        [
-            f["what"],
-            show(f["median"], f["unit"]),
-            f"{show(f['least'], f['unit'])} to {show(f['most'], f['unit'])}",
-            str(f["count"]),
-            f["aim"],
-        ]
-        for f in figures
-    ]
-    print_table(f"Scaling on {machine}", ["", "median", "spread", "of", "aim"], rows)
+    print_figures(f"Scaling on {machine}", figures)
     write_figures(chosen.json, {"machine": machine, "quick": chosen.quick, "figures": figures})
     return 0
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.engine import figure, finish, show
+from benchmarks.engine import figure, finish, print_figures
 from benchmarks.machine import machine_line
-from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
+from paci_lab.commands.common import add_json_argument, console, write_figures
 from paci_lab.schedule_runs import figures_of, paced_spec
 from paci_lab.schedules import schedule_classes, weight_copies
 
@@ -39,18 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         figures = measure(
             Path(folder), rounds=chosen.rounds or (1 if chosen.quick else 3), updates=4 if chosen.quick else 12
         )
-    rows = [
-        [
-            f["what"],
-            show(f["median"], f["unit"]),
-            f"{show(f['least'], f['unit'])} to {show(f['most'], f['unit'])}",
-            str(f["count"]),
-            f["aim"],
-        ]
-        for f in figures
-    ]
     paces = f"{RANKS} paced ranks, {FORWARD_MS:g}/{2 * FORWARD_MS:g} ms, window {WINDOW}"
-    print_table(f"Schedules, {paces}, on {machine}", ["", "median", "spread", "of", "aim"], rows)
+    print_figures(f"Schedules, {paces}, on {machine}", figures)
     write_figures(chosen.json, {"machine": machine, "quick": chosen.quick, "figures": figures})
     return 0
 

@@ -29,6 +29,7 @@ from paci_lab.runtime import evaluate, process, worker
 from paci_lab.runtime.checkpoint import Checkpoint, open_checkpoint, remove_unfinished, seal
 from paci_lab.runtime.child import Child, may_fork
 from paci_lab.runtime.environment import describe_machine
+from paci_lab.runtime.failure import failure_of
 from paci_lab.runtime.recorder import read_now
 from paci_lab.runtime.resolve import resolve
 from paci_lab.runtime.resume import adopt, check_corpus, note_origin, record_restart, recover
@@ -230,24 +231,11 @@ class Agent:
         said = _read_error(self.run_dir.error_file(rank)) if codes[rank] > 0 else None
         op = Op.parse(said["op"]) if said and said["op"] else read_now(self.run_dir.now_file(rank))
         cause = said["cause"] if said else self.ranks[rank].how_it_ended()
-        replica, place = divmod(rank, self.schedule.ranks)
-        stage = op.stage if op else self.schedule.stages_of(place)[0]
-        where = f"replica {replica}, stage {stage}" if self.spec.replicas > 1 else f"stage {stage}"
-        what = f"operation {op}" if op else "start-up"
-        if op and op.kind != "U":
-            what += f" (micro-batch {op.microbatch})"
-        log = self.run_dir.log_file(rank)
-        return {
-            "message": f"rank {rank} ({where}) failed in {what}: {cause}. Its log: {log}",
-            "rank": rank,
-            "replica": replica,
-            "stage": stage,
-            "op": str(op) if op else None,
-            "microbatch": op.microbatch if op and op.kind != "U" else None,
-            "cause": cause,
-            "log": str(log),
-            "final": cause.startswith(NonFiniteLoss.__name__),  # it would happen again
-        }
+        final = cause.startswith(NonFiniteLoss.__name__)  # it would happen again
+        ranks = self.spec.world_size
+        return failure_of(
+            self.run_dir, self.schedule, ranks, rank, op, lambda what: f"failed in {what}: {cause}", cause=cause
+        ) | {"final": final}
 
     def fail_for_now(self, failure: dict[str, Any]) -> int:
         """`fail`, or RESTART where that may help."""

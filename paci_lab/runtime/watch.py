@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paci_lab.runtime.failure import failure_of
 from paci_lab.runtime.recorder import read_now, read_said
 from paci_lab.runtime.rundir import RunDir
 from paci_lab.schedules import Schedule
@@ -95,31 +96,21 @@ class Watch:
         return max(self.timeout_s, _FACTOR * self.longest)
 
     def _failure(self, rank: int, why: str) -> dict[str, Any]:
-        op = read_now(self.run_dir.now_file(rank))
-        replica = rank // self.schedule.ranks
-        stage = op.stage if op else self.schedule.stages_of(rank % self.schedule.ranks)[0]
-        what = f"operation {op}" if op else "start-up"
-        if op and op.kind != "U":
-            what += f" (micro-batch {op.microbatch})"
         heartbeat = [
             f"rank {r} {said or 'starts'}, unchanged for {still:.1f} s"
             for r, (said, still) in enumerate(zip(self.said, self.still, strict=True))
         ]
         print("heartbeat:", "; ".join(heartbeat), flush=True)
-        where = f"replica {replica}, stage {stage}" if len(self.said) > self.schedule.ranks else f"stage {stage}"
-        cause = f"has not gone on for {self.still[rank]:.0f} s in {what}: {why}"
-        log = self.run_dir.log_file(rank)
-        return {
-            "message": f"rank {rank} ({where}) {cause}. Its log: {log}",
-            "rank": rank,
-            "replica": replica,
-            "stage": stage,
-            "op": str(op) if op else None,
-            "microbatch": op.microbatch if op and op.kind != "U" else None,
-            "cause": cause,
-            "log": str(log),
-            "heartbeat": heartbeat,
-        }
+        op, still = read_now(self.run_dir.now_file(rank)), self.still[rank]
+        failure = failure_of(
+            self.run_dir,
+            self.schedule,
+            len(self.said),
+            rank,
+            op,
+            lambda what: f"has not gone on for {still:.0f} s in {what}: {why}",
+        )
+        return failure | {"heartbeat": heartbeat}
 
 
 def _is_stopped(pid: int) -> bool:
