@@ -247,6 +247,7 @@ class LiveView:
         trace, start, stop = self.feed.window(at, _EVENTS)
         self._in_browser.clear()
         self._sent_at = now
+        self._rest_until = now + _PERIOD_S  # an answer that comes before this drawing's cost is known ends no rest
         retheme(self.figure, self._theme)
         bars: dict[str, Any] = self.front.picture
         if moved and self.front.seen >= 0:  # a browser is there that can paint
