@@ -118,8 +118,8 @@ def _read(path: Path) -> standard.NullTranslations:
 
 
 def _check(where: str, message) -> None:
-    """Raise InputError when a translation has a place that its English has not."""
-    if not message.id:
+    """Raise InputError when a translation has a place that its English has not; a fuzzy one is not used."""
+    if not message.id or message.fuzzy:
         return
     english = (message.id,) if isinstance(message.id, str) else message.id
     known = set().union(*map(_places, english))
