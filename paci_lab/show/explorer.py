@@ -172,10 +172,10 @@ class Explorer:
             layout=widgets.Layout(width="160px"),
         )
         made["back"] = widgets.Button(
-            description="◀", tooltip=_("one operation back"), layout=widgets.Layout(width="44px")
+            icon="step-backward", tooltip=_("one operation back"), layout=widgets.Layout(width="44px")
         )
         made["forward"] = widgets.Button(
-            description="▶", tooltip=_("one operation forward"), layout=widgets.Layout(width="44px")
+            icon="step-forward", tooltip=_("one operation forward"), layout=widgets.Layout(width="44px")
         )
         made["step"] = widgets.IntSlider(
             value=0, min=0, max=0, description=_("operation"), layout=widgets.Layout(width="420px")
@@ -185,13 +185,16 @@ class Explorer:
     def _layout(self) -> widgets.Widget:
         c = self.controls
         first = [c["above"], c["below"], c["window"], c["linked"], c["window below"]]
-        sliders = widgets.VBox(
-            [*first, *(c[name] for name in _SLIDERS), c["model"]], layout=widgets.Layout(min_width="400px")
+        sliders = widgets.GridBox(  # beside the charts, or in two columns over them where the page is narrow
+            [*first, *(c[name] for name in _SLIDERS), c["model"]],
+            layout=widgets.Layout(
+                flex="1 1 400px", align_content="start", grid_template_columns="repeat(auto-fill, minmax(380px, 1fr))"
+            ),
         )
         steps = in_order_of_time([c["step mode"], c["step in"], c["back"], c["forward"], c["step"]])
         right = widgets.VBox(
             [self.figure.in_page, self._table, steps, self._words, self._spoken, self.problems.widget],
-            layout=widgets.Layout(flex="1 1 600px", min_width="0"),
+            layout=widgets.Layout(flex="100 1 600px", min_width="0"),
         )
         both = widgets.HBox([sliders, right], layout=widgets.Layout(width="100%", flex_flow="row wrap"))
         return view([both, self.front.in_page])

@@ -26,7 +26,7 @@ _MOST_STAGES = 8  # told one by one
 _STYLE = (
     ".paci-lab-spoken{font-size:15px;line-height:1.5}.paci-lab-spoken summary{cursor:pointer}"
     ".paci-lab-spoken table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
-    ".paci-lab-spoken :is(caption,th,td){text-align:start;padding:2px 0;padding-inline-end:20px;font-weight:400}"
+    ".paci-lab-spoken :is(caption,th,td){text-align:start;padding:2px 0;padding-inline-end:20px;font-weight:400;white-space:nowrap}"
     ".paci-lab-spoken :is(caption,thead th){font-weight:600}.paci-lab-spoken div{max-height:360px;overflow:auto}"
     ".paci-lab-spoken :is(summary,div):focus-visible{outline:3px solid #1f6fb8;outline-offset:2px}"
 )
@@ -168,6 +168,8 @@ def _inside(work: Trace, start_ns: int, end_ns: int) -> np.ndarray:
 
 def _stages_in_words(part: Trace, length_ns: int) -> list[str]:
     shares = [f"{100 * busy / length_ns:.0f} %" for busy in part.busy_ns().tolist()]
+    if part.stages > 1 and len(set(shares)) == 1:
+        return [_("Every stage works {share}.").format(share=shares[0])]
     if part.stages <= _MOST_STAGES:
         return [_("Stage {stage} works {share}.").format(stage=s, share=share) for s, share in enumerate(shares)]
     most, least = int(part.busy_ns().argmax()), int(part.busy_ns().argmin())
