@@ -188,7 +188,9 @@ class Explorer:
         sliders = widgets.GridBox(  # beside the charts, or in two columns over them where the page is narrow
             [*first, *(c[name] for name in _SLIDERS), c["model"]],
             layout=widgets.Layout(
-                flex="1 1 400px", align_content="start", grid_template_columns="repeat(auto-fill, minmax(380px, 1fr))"
+                flex="1 1 400px",
+                align_content="flex-start",
+                grid_template_columns="repeat(auto-fill, minmax(380px, 1fr))",
             ),
         )
         steps = in_order_of_time([c["step mode"], c["step in"], c["back"], c["forward"], c["step"]])

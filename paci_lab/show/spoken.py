@@ -26,7 +26,8 @@ _MOST_STAGES = 8  # told one by one
 _STYLE = (
     ".paci-lab-spoken{font-size:15px;line-height:1.5}.paci-lab-spoken summary{cursor:pointer}"
     ".paci-lab-spoken table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
-    ".paci-lab-spoken :is(caption,th,td){text-align:start;padding:2px 0;padding-inline-end:20px;font-weight:400;white-space:nowrap}"
+    ".paci-lab-spoken :is(caption,th,td){text-align:start;padding:2px 0;padding-inline-end:20px;font-weight:400}"
+    ".paci-lab-spoken :is(th,td){white-space:nowrap}"
     ".paci-lab-spoken :is(caption,thead th){font-weight:600}.paci-lab-spoken div{max-height:360px;overflow:auto}"
     ".paci-lab-spoken :is(summary,div):focus-visible{outline:3px solid #1f6fb8;outline-offset:2px}"
 )
