@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paci_lab.language import _, direction, language, ngettext
-from paci_lab.show.bars import Lookup, duration_text, working_share
+from paci_lab.show.bars import Lookup, duration_text, held_steps, working_share
 from paci_lab.show.words import kind_words, source_words
 from paci_lab.trace import COMPUTE, OPS, SAVING, Trace, TraceEvent
 
@@ -94,8 +94,8 @@ def summary(
     sentences.append(_("Operations: {counts}.").format(counts=told))
     share = f"{100 * working_share(trace, start, end):.1f} %"
     sentences.append(_("The stages work {share} of this time.").format(share=share))
-    sentences += [*_stages_in_words(trace.between(start, end), end - start), *_versions_in_words(trace)]
-    return " ".join(sentences)
+    sentences += _stages_in_words(trace.between(start, end), end - start)
+    return " ".join([*sentences, *_versions_in_words(trace, start, end)])
 
 
 def table_html(
@@ -180,8 +180,9 @@ def _stages_in_words(part: Trace, length_ns: int) -> list[str]:
     ]
 
 
-def _versions_in_words(trace: Trace) -> list[str]:
-    held, gaps = trace.in_flight_peak(), trace.version_gap_max()
+def _versions_in_words(trace: Trace, start_ns: int, end_ns: int) -> list[str]:
+    held = [int(steps.max(initial=0)) for times, steps in held_steps(trace, start_ns, end_ns)]
+    gaps = trace.version_gap_max()
     full, wide = int(np.argmax(held)), int(np.argmax(gaps))
     return [
         ngettext(
