@@ -1,0 +1,162 @@
+"""Two runs against each other: real ones that are started at once, or two that were recorded earlier."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paci_lab.errors import InputError, RunFailed
+from paci_lab.language import _
+from paci_lab.runtime.launch import Run, launch
+from paci_lab.runtime.rundir import RunDir
+from paci_lab.schedules import ScheduleError
+from paci_lab.show.feed import RunFeed
+from paci_lab.spec import TrainSpec
+
+__all__ = ["Racer", "common_target", "describe", "recorded_label"]
+
+
+def describe(spec: TrainSpec) -> str:
+    """What the audience reads of a contender."""
+    flush = spec.schedule == "1f1b"
+    name = _("1F1B with a flush") if flush else {"paci": "PACI"}.get(spec.schedule, spec.schedule)
+    return _("{name}, window {window}").format(name=name, window=spec.window)
+
+
+def recorded_label(path: Path) -> str:
+    """When and on what a recording was made, in a sentence."""
+    run = RunDir.open(path)
+    machine = run.environment() or {}
+    day = machine.get("recorded")
+    if day is None:
+        files = [path / name for name in ("result.json", "metrics.jsonl", "spec.toml")]
+        written = next(file for file in files if file.exists()).stat().st_mtime
+        day = time.strftime("%Y-%m-%d", time.localtime(written))
+    return _("recorded on {day}, on {cores} cores of {cpu}").format(
+        day=day, cores=machine.get("cpu_cores", "?"), cpu=machine.get("cpu", "?")
+    )
+
+
+def common_target(recordings: list[Path]) -> float:
+    """The loss that decides between recordings: what their specs name, else the best that all of them came to.
+
+    Raises InputError when one of them has no validation loss.
+    """
+    runs = [RunDir.open(path) for path in recordings]
+    best = []
+    for run in runs:
+        losses = [row["val_loss"] for row in run.validation()]
+        if not losses:
+            raise InputError(
+                str(run.path), "no validation loss", "a run that was evaluated", "train it with --evaluate-every 16"
+            )
+        best.append(min(losses))
+    targets = {run.spec().target_loss for run in runs}
+    (only,) = targets if len(targets) == 1 else (None,)
+    return max(best) if only is None else only
+
+
+@dataclasses.dataclass
+class Racer:
+    """One side of a race.
+
+    Args:
+        name: what the audience reads.
+        target: validation loss that decides.
+        spec: what it trains, for a run to be started. recording: a finished run that stands in for it.
+
+    Attributes:
+        run, feed: once it has been started, or opened. error: why it could not be.
+    """
+
+    name: str
+    target: float
+    spec: TrainSpec | None = None
+    recording: Path | None = None
+    run: Run | None = None
+    feed: RunFeed | None = None
+    error: str = ""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Racer:
+        """Of what `to_dict` gave; opens a recording."""
+        racer = cls(
+            name=values["name"],
+            target=values["target"],
+            spec=TrainSpec.from_dict(values["spec"]) if "spec" in values else None,
+            recording=Path(values["recording"]) if "recording" in values else None,
+        )
+        if racer.recording is not None:
+            racer.feed = RunFeed(racer.recording)
+            while racer.feed.poll():
+                pass
+        return racer
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for another process."""
+        given = {"name": self.name, "target": self.target}
+        if self.spec is not None:
+            given["spec"] = self.spec.to_dict()
+        if self.recording is not None:
+            given["recording"] = str(self.recording)
+        return json.loads(json.dumps(given))
+
+    def details(self) -> str:
+        """Its name, and with what it learns: a race with another learning rate is another race."""
+        spec = self.spec or RunDir.open(self.recording).spec()
+        return _("{name}: {optimizer}, learning rate {rate:g}").format(
+            name=self.name, optimizer=spec.optimizer, rate=spec.learning_rate
+        )
+
+    def start(self, folder: Path) -> threading.Thread:
+        """Start its run in a thread, which ends when the run has been accepted or refused."""
+        self.run, self.feed, self.error = None, None, ""
+
+        def launched() -> None:
+            try:
+                self.run = launch(self.spec, folder)
+                self.feed = RunFeed(folder)
+            except (InputError, ScheduleError, RunFailed, OSError) as error:
+                self.error = str(error)
+
+        thread = threading.Thread(target=launched, name="paci-lab race start", daemon=True)
+        thread.start()
+        return thread
+
+    def stop(self) -> None:
+        """End its run, when it has one that goes on."""
+        if self.run is not None:
+            self.run.stop()
+
+    @property
+    def over(self) -> bool:
+        """True when nothing more will come of it."""
+        if self.error or self.recording is not None:
+            return True
+        return self.feed is not None and self.feed.ended
+
+    @property
+    def end_s(self) -> float:
+        """Training time that its run has come to."""
+        return self.feed.end_ns / 1e9 if self.feed is not None else 0.0
+
+    def failure(self) -> str:
+        """Why it failed; "" when it has not."""
+        if self.error:
+            return self.error
+        if self.feed is not None and self.feed.ended and self.feed.result is None and not self.reached():
+            return self.feed.status()
+        return ""
+
+    def points(self, until_s: float = float("inf")) -> tuple[list[float], list[float]]:
+        """(seconds of training time, validation loss) up to a moment."""
+        return self.feed.losses(until_s)["val_loss"] if self.feed is not None else ([], [])
+
+    def reached(self, until_s: float = float("inf")) -> float | None:
+        """Training time at which it first was at the target; None when it was not."""
+        return next((s for s, loss in zip(*self.points(until_s), strict=True) if loss <= self.target), None)
