@@ -89,8 +89,12 @@ async function render({ model, el }) {
     }
   });
   const find = () => {
-    body = el.closest(".paci-lab-race")?.querySelector(".paci-lab-race-body");
-    if (body) measure.observe(body);
+    const page = el.closest(".paci-lab-race");
+    body = page?.querySelector(".paci-lab-race-body");
+    if (body) {
+      page.dir = texts.direction;
+      measure.observe(body);
+    }
     else if (!signal.aborted) requestAnimationFrame(find);
   };
   find();

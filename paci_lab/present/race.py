@@ -6,7 +6,7 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from paci_lab.schedules import ScheduleError
 from paci_lab.show.feed import RunFeed
 from paci_lab.spec import TrainSpec
 
-__all__ = ["Racer", "common_target", "describe", "recorded_label"]
+__all__ = ["Race", "Racer", "common_target", "describe", "recorded_label"]
 
 
 def describe(spec: TrainSpec) -> str:
@@ -138,7 +138,14 @@ class Racer:
         """True when nothing more will come of it."""
         if self.error or self.recording is not None:
             return True
-        return self.feed is not None and self.feed.ended
+        return self.feed is not None and (self.feed.ended or self._killed())
+
+    def _killed(self) -> bool:
+        """Its processes are gone, and it has not said why."""
+        if self.run is None or self.run.running or self.feed.ended:
+            return False
+        self.feed.poll()  # its last word may have come since
+        return not self.feed.ended
 
     @property
     def end_s(self) -> float:
@@ -149,8 +156,10 @@ class Racer:
         """Why it failed; "" when it has not."""
         if self.error:
             return self.error
-        if self.feed is not None and self.feed.ended and self.feed.result is None and not self.reached():
+        if self.feed is not None and self.feed.ended and self.feed.result is None and self.reached() is None:
             return self.feed.status()
+        if self.feed is not None and self._killed():
+            return _("The run was killed from outside, and could not say why.")
         return ""
 
     def points(self, until_s: float = float("inf")) -> tuple[list[float], list[float]]:
@@ -160,3 +169,64 @@ class Racer:
     def reached(self, until_s: float = float("inf")) -> float | None:
         """Training time at which it first was at the target; None when it was not."""
         return next((s for s, loss in zip(*self.points(until_s), strict=True) if loss <= self.target), None)
+
+
+class Race:
+    """The sides of a scene: none, or two that are started and ended together.
+
+    Args:
+        sides: as `Racer.to_dict` gives them.
+    """
+
+    def __init__(self, sides: Sequence[Mapping[str, Any]]) -> None:
+        self.racers = [Racer.from_dict(side) for side in sides]
+        self._starters: list[threading.Thread] = []
+
+    @property
+    def to_be_run(self) -> bool:
+        """Whether it is run here rather than replayed."""
+        return any(racer.spec is not None for racer in self.racers)
+
+    @property
+    def starting(self) -> bool:
+        """True until both runs have been accepted or refused."""
+        return any(starter.is_alive() for starter in self._starters)
+
+    @property
+    def over(self) -> bool:
+        return all(racer.over for racer in self.racers)
+
+    def start(self, folder: Path) -> None:
+        """Start both sides at once; returns before they are up."""
+        places = [folder / name for name in ("above", "below")]
+        self._starters = [racer.start(place) for racer, place in zip(self.racers, places, strict=True)]
+
+    def poll(self) -> None:
+        """Read what its runs have written since the last look."""
+        for racer in self.racers:
+            if racer.feed is not None and racer.recording is None:
+                racer.feed.poll()
+
+    def end(self) -> list[threading.Thread]:
+        """End what goes on, in threads: they end when all ranks are gone."""
+
+        def ended(racer: Racer, starter: threading.Thread) -> None:
+            starter.join()
+            racer.stop()
+
+        pairs = zip(self.racers, self._starters, strict=False)
+        threads = [threading.Thread(target=ended, args=pair, name="paci-lab race end", daemon=True) for pair in pairs]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def label(self, *, replayed: bool) -> str:
+        """Where its figures come from, in words for everybody to read."""
+        recordings = [racer.recording for racer in self.racers if racer.recording is not None]
+        if recordings:
+            return "; ".join(dict.fromkeys(map(recorded_label, recordings)))
+        paced = all(racer.spec.paced for racer in self.racers)
+        measured = _("measured on paced devices") if paced else _("measured")
+        if replayed:
+            return _("{measured}, replay of this race").format(measured=measured)
+        return _("{measured}, live").format(measured=measured)

@@ -13,7 +13,7 @@ from paci_lab.simulate import Costs, simulate
 from paci_lab.spec import TrainSpec
 from paci_lab.trace import Trace
 
-__all__ = ["BASE", "RATES", "Lane", "Scene", "default_spec", "scenes"]
+__all__ = ["BASE", "RATES", "Lane", "Scene", "Simulated", "scenes"]
 
 BASE = TrainSpec(
     schedule="1f1b",
@@ -62,6 +62,18 @@ class Lane:
         return simulate(
             schedule, Costs(forward_ms=BASE.pace_forward_ms * share, backward_ms=BASE.pace_backward_ms * share)
         )
+
+
+class Simulated:
+    """A simulation as a chart plays it, with what it needs of a `RunFeed`."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace, self.stages = trace, trace.stages
+        self.end_ns = trace.begin_ns + trace.makespan_ns
+
+    def window(self, end_ns: int, count: int) -> tuple[Trace, int, int]:
+        """The events before a moment, and the span (start_ns, end_ns) that they cover; `count` is of a longer run."""
+        return self._trace.between(0, end_ns), 0, end_ns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,14 +137,8 @@ def scenes() -> list[Scene]:
             _("The window, and what it costs"),
             _(
                 "PACI without a bubble at any window. A small window updates often, and its gradients are older: the "
-                "version gap grows, and the learning rate has to be smaller. Which is first at the target?"
+                "version gap grows, and often the learning rate has to be smaller. Which is first at the target?"
             ),
             race=("paci:2", "paci:8"),
         ),
     ]
-
-
-def default_spec(contender: str) -> TrainSpec:
-    """The spec of a contender of the scenes' own races."""
-    schedule, window = contender.split(":")
-    return BASE.replace(schedule=schedule, window=int(window), learning_rate=RATES[contender])

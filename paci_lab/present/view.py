@@ -20,8 +20,8 @@ from paci_lab.language import _
 from paci_lab.present.board import Board
 from paci_lab.present.charts import GanttLane
 from paci_lab.present.front import Keys
-from paci_lab.present.race import Racer, recorded_label
-from paci_lab.present.scenes import Scene, scenes
+from paci_lab.present.race import Race
+from paci_lab.present.scenes import Scene, Simulated, scenes
 from paci_lab.present.words import text_html, title_html
 from paci_lab.show.front import starting_theme
 from paci_lab.show.notebook import Problems, listen_while_busy
@@ -39,17 +39,6 @@ _NICE = 10  # the drawing thread gives way to the ranks
 _SPEEDS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
-class _Simulated:
-    """A simulation as a lane shows it."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace, self.stages = trace, trace.stages
-        self.end_ns = trace.begin_ns + trace.makespan_ns
-
-    def window(self, end_ns: int, count: int) -> tuple[Trace, int, int]:
-        return self._trace.between(max(end_ns - _SPAN_NS, 0), end_ns), max(end_ns - _SPAN_NS, 0), end_ns
-
-
 class Presentation:
     """The page; shown by being the last value of a cell.
 
@@ -59,7 +48,7 @@ class Presentation:
 
     Attributes:
         widget: the whole page. keys: the presenter's. lanes, board: its charts, and what stands beside them.
-        racers: of the scene that is shown. problems: what went wrong.
+        race: of the scene that is shown. problems: what went wrong.
         phase: "ready", "starting", "live", "held" (a picture of runs that go on), "play", "pause" or "end".
     """
 
@@ -71,7 +60,7 @@ class Presentation:
         self._theme = starting_theme(theme)
         self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._wake, self._closed = threading.Event(), threading.Event()
-        self.lanes = [GanttLane(self._theme, self._wake.set) for _side in (0, 1)]
+        self.lanes = [GanttLane(self._theme, self._browser_has_drawn) for _side in (0, 1)]
         self.board = Board(self._theme)
         self.keys, self.problems = Keys(self.ask), Problems()
         self._head, self._text = widgets.HTML(), widgets.HTML()
@@ -84,11 +73,10 @@ class Presentation:
             part.add_class(f"paci-lab-{name}")
         self.keys.observe(lambda _change: self._wake.set(), "room")
         self.lanes[0].front.on_page(self._page_is)
-        self.racers: list[Racer] = []
+        self.race = Race([])
         self._shown: list[Any] = []
-        self._starters: list[threading.Thread] = []
         self._enders: list[threading.Thread] = []
-        self._speed = _SPEEDS.index(1.0)
+        self._speed, self._rest_until = _SPEEDS.index(1.0), 0.0
         self._enter(0)
         self._thread = threading.Thread(target=self._follow, name="paci-lab presentation", daemon=True)
         self._thread.start()
@@ -111,13 +99,16 @@ class Presentation:
         self._wake.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(10)
-        self._end_runs()
-        for ender in self._enders:
+        for ender in [*self._enders, *self.race.end()]:
             ender.join()
 
     def _page_is(self, theme: str) -> None:
         self._theme = theme
         self._wake.set()
+
+    def _browser_has_drawn(self) -> None:
+        if time.monotonic() > self._rest_until:  # the next picture is due and waits for this
+            self._wake.set()
 
     # -- what the presenter asks ----------------------------------------------------------------------------------
     def _obey(self, action: str) -> None:
@@ -126,10 +117,10 @@ class Presentation:
             if 0 <= number < len(self.scenes):
                 self._enter(number)
         elif action in ("slower", "faster"):
-            if not self._live:
+            if self._speed_counts:
                 self._speed = min(max(self._speed + (1 if action == "faster" else -1), 0), len(_SPEEDS) - 1)
                 self.playhead.speed = _SPEEDS[self._speed]
-        elif self.phase == "ready" and self._to_be_run:
+        elif self.phase == "ready" and self.race.to_be_run:
             self._start_runs()
         elif self.phase == "live":
             self._held_at, self.phase = self._positions(), "held"
@@ -148,25 +139,25 @@ class Presentation:
         self._show_state()
 
     def _enter(self, number: int) -> None:
-        self._end_runs()
+        self._enders += self.race.end()
         self.number, self.phase, self.playhead = number, "ready", Playhead(mode="pause", speed=_SPEEDS[self._speed])
         self._held_at = [0, 0]
         scene = self.scene
-        self.racers = [Racer.from_dict(side) for side in self._sides.get(scene.key, [])]
+        self.race = Race(self._sides.get(scene.key, []))
         traces = [lane.trace() for lane in scene.lanes]
-        self._shown = [_Simulated(trace) for trace in traces] or self._feeds()
+        self._shown = [Simulated(trace) for trace in traces] or self._feeds()
         self._replayed = False
         names = [
             _("{name}: stages work {share:.1f} % of the time").format(
                 name=lane.name, share=100 * (1 - trace.bubble_fraction())
             )
             for lane, trace in zip(scene.lanes, traces, strict=True)
-        ] or [racer.details() for racer in self.racers]
+        ] or [racer.details() for racer in self.race.racers]
         self._text.value = text_html(scene.text)
         for lane, name in zip(self.lanes, [*names, ""], strict=False):
             lane.name.value = text_html(name)
         self.lanes[1].widget.layout.display = "" if len(names) > 1 else "none"
-        self.board.clear(shown=bool(self.racers))
+        self.board.clear(shown=bool(self.race.racers))
         self._restart_charts()
         self._say(f"{scene.title}. {scene.text}")
 
@@ -181,41 +172,28 @@ class Presentation:
         for ender in self._enders:  # two races at once would slow each other
             ender.join()
         self._enders.clear()
-        folder = self._folder / time.strftime(f"{self.scene.key}-%Y%m%d-%H%M%S")
-        places = [folder / name for name in ("above", "below")]
-        self._starters = [racer.start(place) for racer, place in zip(self.racers, places, strict=True)]
+        self.race.start(self._folder / time.strftime(f"{self.scene.key}-%Y%m%d-%H%M%S"))
         self.phase = "starting"
         self._say(_("The ranks are being started."))
 
-    def _end_runs(self) -> None:
-        """End what still goes on, without waiting for it: the next scene is shown at once."""
-        for racer, starter in zip(self.racers, self._starters, strict=False):
-
-            def end(racer: Racer = racer, starter: threading.Thread = starter) -> None:
-                starter.join()
-                racer.stop()
-
-            self._enders.append(threading.Thread(target=end, name="paci-lab race end", daemon=True))
-            self._enders[-1].start()
-        self._starters = []
-
     # -- where the race stands ------------------------------------------------------------------------------------
-    @property
-    def _to_be_run(self) -> bool:
-        return any(racer.spec is not None for racer in self.racers)
-
     @property
     def _live(self) -> bool:
         return self.phase in ("starting", "live", "held")
+
+    @property
+    def _speed_counts(self) -> bool:
+        """Whether what is shown is played, and not a race that keeps its own time."""
+        return not self._live and not (self.race.to_be_run and self.phase == "ready")
 
     def _advance(self) -> None:
         """From one phase to the next, as runs come up and end."""
         if self.phase == "starting":
             self._shown = self._feeds()
-            if not any(starter.is_alive() for starter in self._starters):
+            if not self.race.starting:
                 self.phase = "live"
                 self._show_state()
-        if self.phase == "live" and all(racer.over for racer in self.racers):
+        if self.phase == "live" and self.race.over:
             self._end_playback()
         if self.phase == "play" and self.playhead.position(time.monotonic_ns(), self._end_ns) >= self._end_ns:
             self._end_playback()
@@ -223,10 +201,10 @@ class Presentation:
     def _feeds(self) -> list[Any]:
         """What the sides have written; an empty chart for one that has not begun."""
         source = _("waiting for the start")
-        return [r.feed or _Simulated(Trace([], source=source, stages=r.spec.stages)) for r in self.racers]
+        return [r.feed or Simulated(Trace([], source=source, stages=r.spec.stages)) for r in self.race.racers]
 
     def _end_playback(self) -> None:
-        self._replayed = self._to_be_run
+        self._replayed = self.race.to_be_run
         self.playhead.seek(self._end_ns)
         self.phase = "end"
         self._show_state()
@@ -256,16 +234,15 @@ class Presentation:
                     self._obey(self._asked.get())
                 drew = self.tick()
             listen_while_busy(self.keys)
-            computing = any(r.feed is not None and r.feed.on_cores and not r.feed.ended for r in self.racers)
+            computing = any(r.feed is not None and r.feed.on_cores and not r.feed.ended for r in self.race.racers)
             rest = rest_s(time.monotonic() - began, time.thread_time() - worked if drew and computing else 0.0)
+            self._rest_until = time.monotonic() + rest
             self._wake.wait(rest)
             self._wake.clear()
 
     def tick(self) -> bool:
         """Read what is new and draw what it changes; True when it drew."""
-        for racer in self.racers:
-            if racer.feed is not None and racer.recording is None:
-                racer.feed.poll()
+        self.race.poll()
         self._advance()
         at, now, room = self._positions(), time.monotonic(), tuple(self.keys.room)
         picture = (self.number, tuple(at), self._theme, room, tuple(shown.stages for shown in self._shown))
@@ -286,28 +263,17 @@ class Presentation:
     # -- what is said ---------------------------------------------------------------------------------------------
     def _tell(self, at: list[int], now: float, room: tuple[float, ...]) -> None:
         self._told_at = now
-        self._head.value = title_html(self.number + 1, len(self.scenes), self.scene.title, self._label())
-        if not self.racers:
+        label = self.race.label(replayed=self._replayed) if self.race.racers else _("simulated")
+        self._head.value = title_html(self.number + 1, len(self.scenes), self.scene.title, label)
+        if not self.race.racers:
             return
         counts_until = self.phase in ("ready", "held", "play", "pause")
         gaps = [shown.window(until, _EVENTS)[0].version_gap_max() for shown, until in zip(self._shown, at, strict=True)]
         until_s = [ns / 1e9 if counts_until else float("inf") for ns in at]
         begun, before = self.phase not in ("ready", "starting"), self.board.said
-        self.board.tell(self.racers, at, until_s, gaps, begun=begun, theme=self._theme, room=room)
+        self.board.tell(self.race.racers, at, until_s, gaps, begun=begun, theme=self._theme, room=room)
         if self.board.said != before:
             self._say(self.board.said)
-
-    def _label(self) -> str:
-        if self.scene.lanes:
-            return _("simulated")
-        recordings = [racer.recording for racer in self.racers if racer.recording is not None]
-        if recordings:
-            return recorded_label(recordings[0])
-        paced = all(racer.spec.paced for racer in self.racers)
-        measured = _("measured on paced devices") if paced else _("measured")
-        if self._replayed:
-            return _("{measured}, replay of this race").format(measured=measured)
-        return _("{measured}, live").format(measured=measured)
 
     def _say(self, text: str) -> None:
         self.keys.said = text
@@ -318,7 +284,7 @@ class Presentation:
             "pause": _("Go on"), "end": _("Again"),
         }  # fmt: skip
         off = [action for action, last in (("previous", 0), ("next", len(self.scenes) - 1)) if self.number == last]
-        if self._live or self._to_be_run and self.phase == "ready":
+        if not self._speed_counts:
             off += ["slower", "faster"]
         speed = _("live") if self._live else f"{_SPEEDS[self._speed]:g}×"
         self.keys.state = {"toggle": words[self.phase], "speed": speed, "off": off, "phase": self.phase}
