@@ -14,8 +14,8 @@ import time
 import urllib.error
 import urllib.request
 
-import psutil
 import pytest
+from engine_helpers import kill, pid_of, wait_until
 
 from paci_lab import cli
 from paci_lab.commands import present
@@ -189,9 +189,7 @@ def test_a_killed_rank_fails_its_side_alone_and_another_scene_ends_the_rest(tmp_
         for action in ("next", "next", "next", "toggle", "toggle"):  # the last one is one too many
             page.ask(action)
         wait_until(lambda: page.phase == "live" and all(end > 0 for end in page._positions()))
-        agent = psutil.Process(page.race.racers[1].run._agent.pid)
-        ranks = [child for child in agent.children(recursive=True) if "worker" in " ".join(child.cmdline())]
-        (ranks or agent.children(recursive=True))[0].kill()
+        kill([pid_of(page.race.racers[1].run.path, "rank1")])
         wait_until(lambda: "failed" in page.board.cards[1].value)
         assert "rank" in page.board.cards[1].value and "failed" not in page.board.cards[0].value
         before = page._positions()[0]
@@ -201,13 +199,6 @@ def test_a_killed_rank_fails_its_side_alone_and_another_scene_ends_the_rest(tmp_
         wait_until(lambda: page.scene.key == "flush" and not leftovers())
     finally:
         page.close()
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.1)
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ BASE = TrainSpec(
     warmup=0.05,
     weight_decay=0.0,
     target_loss=3.1,
-    evaluate_every=16,
+    evaluate_every=8,
     validation_batches=8,
 )
 """What both sides of a race train unless told otherwise: the same weights to begin with, the same batches in the same

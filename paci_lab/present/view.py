@@ -26,7 +26,7 @@ from paci_lab.present.words import text_html, title_html
 from paci_lab.show.front import starting_theme
 from paci_lab.show.notebook import Problems, listen_while_busy
 from paci_lab.show.playhead import Playhead
-from paci_lab.show.sender import rest_s
+from paci_lab.show.sender import PERIOD_S, rest_s
 from paci_lab.trace import Trace
 
 __all__ = ["Presentation"]
@@ -250,6 +250,7 @@ class Presentation:
         rests = not moved and now - self._moved_at > _STILL_S and any(lane.chart.moving for lane in self.lanes)
         drew = False
         if (moved or rests) and all(lane.sender.ready for lane in self.lanes[: len(at)]):
+            self._rest_until = now + PERIOD_S  # an early answer ends no rest
             for lane, shown, until in zip(self.lanes, self._shown, at, strict=False):
                 lane.fit(room[1] / len(at), shown.stages)
                 first = max(until - _SPAN_NS, 0)

@@ -23,7 +23,7 @@ from paci_lab.show.live_chart import LiveChart
 from paci_lab.show.live_text import facts_html, paragraphs_html
 from paci_lab.show.notebook import Problems, listen_while_busy
 from paci_lab.show.playhead import Playhead
-from paci_lab.show.sender import Sender, rest_s
+from paci_lab.show.sender import PERIOD_S, Sender, rest_s
 
 __all__ = ["LiveView", "live"]
 
@@ -239,6 +239,7 @@ class LiveView:
         if not (moved or rests or words != self._said) or not self._sender.ready:
             return False
         trace, start, stop = self.feed.window(at, _EVENTS)
+        self._rest_until = now + PERIOD_S  # an answer that comes before this drawing's cost is known ends no rest
         retheme(self.figure, self._theme)
         bars: dict[str, Any] = self.front.picture
         if moved and self.front.seen >= 0:  # a browser is there that can paint

@@ -10,9 +10,9 @@ from typing import Any
 
 from paci_lab.show.front import Front
 
-__all__ = ["Sender", "rest_s"]
+__all__ = ["PERIOD_S", "Sender", "rest_s"]
 
-_PERIOD_S = 0.15  # between two drawings: five a second with room for a page that is late
+PERIOD_S = 0.15  # between two drawings: five a second with room for a page that is late
 _REST = 1.0  # at least as long a rest as the drawing took, so that a busy machine is not slowed by being watched
 _SHARE = 0.02  # of the cores' time, at most, where the ranks compute on the same cores
 _PATIENCE_S = 1.0  # how long to wait for the browser to have drawn the last picture before another is sent
@@ -63,4 +63,4 @@ def rest_s(spent_s: float, worked_s: float) -> float:
     Args:
         spent_s: what the drawing took. worked_s: of that the processor's time, where ranks compute on the same cores.
     """
-    return max(_PERIOD_S - spent_s, _REST * spent_s, worked_s / (_SHARE * (os.cpu_count() or 1)))
+    return max(PERIOD_S - spent_s, _REST * spent_s, worked_s / (_SHARE * (os.cpu_count() or 1)))
