@@ -169,6 +169,14 @@ def test_scenes_follow_one_another_and_a_recorded_race_is_replayed_and_says_so(p
     assert page.phase == "play"
 
 
+def test_a_recording_without_a_trace_shows_its_losses(tmp_path):
+    one = racer(tmp_path, "one", [4, 2.5])
+    (tmp_path / "one" / "trace" / "rank0.jsonl").unlink()
+    bare = Racer.from_dict(one.to_dict())
+    assert bare.end_ns == one.end_ns == 2 * S and "without a trace" in bare.details()
+    assert len(bare.window(S, 10)[0]) == 0
+
+
 def test_only_what_a_presenter_can_ask_is_heard():
     asked = []
     keys = Keys(asked.append)

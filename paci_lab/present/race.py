@@ -17,6 +17,7 @@ from paci_lab.runtime.rundir import RunDir
 from paci_lab.schedules import ScheduleError
 from paci_lab.show.feed import RunFeed
 from paci_lab.spec import TrainSpec
+from paci_lab.trace import Trace
 
 __all__ = ["Race", "Racer", "common_target", "describe", "recorded_label"]
 
@@ -109,9 +110,10 @@ class Racer:
     def details(self) -> str:
         """Its name, and with what it learns: a race with another learning rate is another race."""
         spec = self.spec or RunDir.open(self.recording).spec()
-        return _("{name}: {optimizer}, learning rate {rate:g}").format(
-            name=self.name, optimizer=spec.optimizer, rate=spec.learning_rate
-        )
+        words = {"name": self.name, "optimizer": spec.optimizer, "rate": spec.learning_rate}
+        if self.recording is not None and self.feed.end_ns == 0:
+            return _("{name}: {optimizer}, learning rate {rate:g} (recorded without a trace)").format(**words)
+        return _("{name}: {optimizer}, learning rate {rate:g}").format(**words)
 
     def start(self, folder: Path) -> threading.Thread:
         """Start its run in a thread, which ends when the run has been accepted or refused."""
@@ -148,9 +150,21 @@ class Racer:
         return not self.feed.ended
 
     @property
-    def end_s(self) -> float:
-        """Training time that its run has come to."""
-        return self.feed.end_ns / 1e9 if self.feed is not None else 0.0
+    def stages(self) -> int:
+        return self.feed.stages if self.feed is not None else self.spec.stages
+
+    @property
+    def end_ns(self) -> int:
+        """Training time that its run has come to; of one without a trace, that of its last evaluation."""
+        if self.feed is None:
+            return 0
+        return max(self.feed.end_ns, *(round(s * 1e9) for s in self.points()[0][-1:]), 0)
+
+    def window(self, end_ns: int, count: int) -> tuple[Trace, int, int]:
+        """As of `RunFeed`; an empty chart for one that has not begun."""
+        if self.feed is not None:
+            return self.feed.window(end_ns, count)
+        return Trace([], source=_("waiting for the start"), stages=self.stages), 0, end_ns
 
     def failure(self) -> str:
         """Why it failed; "" when it has not."""

@@ -27,7 +27,6 @@ from paci_lab.show.front import starting_theme
 from paci_lab.show.notebook import Problems, listen_while_busy
 from paci_lab.show.playhead import Playhead
 from paci_lab.show.sender import PERIOD_S, rest_s
-from paci_lab.trace import Trace
 
 __all__ = ["Presentation"]
 
@@ -145,7 +144,7 @@ class Presentation:
         scene = self.scene
         self.race = Race(self._sides.get(scene.key, []))
         traces = [lane.trace() for lane in scene.lanes]
-        self._shown = [Simulated(trace) for trace in traces] or self._feeds()
+        self._shown = [Simulated(trace) for trace in traces] or self.race.racers
         self._replayed = False
         names = [
             _("{name}: stages work {share:.1f} % of the time").format(
@@ -188,20 +187,13 @@ class Presentation:
 
     def _advance(self) -> None:
         """From one phase to the next, as runs come up and end."""
-        if self.phase == "starting":
-            self._shown = self._feeds()
-            if not self.race.starting:
-                self.phase = "live"
-                self._show_state()
+        if self.phase == "starting" and not self.race.starting:
+            self.phase = "live"
+            self._show_state()
         if self.phase == "live" and self.race.over:
             self._end_playback()
         if self.phase == "play" and self.playhead.position(time.monotonic_ns(), self._end_ns) >= self._end_ns:
             self._end_playback()
-
-    def _feeds(self) -> list[Any]:
-        """What the sides have written; an empty chart for one that has not begun."""
-        source = _("waiting for the start")
-        return [r.feed or Simulated(Trace([], source=source, stages=r.spec.stages)) for r in self.race.racers]
 
     def _end_playback(self) -> None:
         self._replayed = self.race.to_be_run

@@ -66,7 +66,7 @@ def verdict(racers: Sequence[Racer], at_s: Sequence[float], until_s: Sequence[fl
         at_s: training time of each side, or of its replay. until_s: losses up to here count.
     """
     found = [racer.reached(until) for racer, until in zip(racers, until_s, strict=True)]
-    goes_on = [not racer.over or at < racer.end_s for racer, at in zip(racers, at_s, strict=True)]
+    goes_on = [not racer.over or at < racer.end_ns / 1e9 for racer, at in zip(racers, at_s, strict=True)]
     if all(there is None for there in found):
         if any(goes_on):
             return ""
