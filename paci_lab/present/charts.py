@@ -15,6 +15,7 @@ from paci_lab.show.live_chart import MovingGantt
 from paci_lab.show.notebook import figure_widget
 from paci_lab.show.palette import theme_named
 from paci_lab.show.sender import Sender
+from paci_lab.show.spoken import summary
 from paci_lab.trace import Trace
 
 __all__ = ["GanttLane", "LossChart"]
@@ -63,6 +64,11 @@ class GanttLane:
         """Draw the part of `trace` that is shown; what has moved is left to the browser, where there is one."""
         retheme(self.chart.figure, theme)
         paint = moved and self.front.seen >= 0
+        self.chart.figure.spoken = (
+            _("Gantt chart that moves. Hold it to have it in words.")
+            if paint
+            else summary(trace, between_ms=shown_ms, origin_ns=0)
+        )
         self.sender.send((self.chart.move if paint else self.chart.rest)(trace, shown_ms))
 
 
@@ -132,6 +138,7 @@ class LossChart:
             meta={"gantt": {"theme": theme}},  # what `retheme` reads
         )
         self.figure = figure_widget(figure)
+        self.figure.spoken = _("Losses of both sides against training time. The countdown has them in words.")
 
     def fit(self, height_px: float) -> None:
         """Take this height."""
