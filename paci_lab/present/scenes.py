@@ -136,7 +136,7 @@ def scenes() -> list[Scene]:
             "window",
             _("The window, and what it costs"),
             _(
-                "PACI without a bubble at any window. A small window updates often, and its gradients are older: the "
+                "PACI has no bubble at any window. A small window updates often, and its gradients are older: the "
                 "version gap grows, and often the learning rate has to be smaller. Which is first at the target?"
             ),
             race=("paci:2", "paci:8"),

@@ -171,7 +171,7 @@ class Presentation:
         for ender in self._enders:  # two races at once would slow each other
             ender.join()
         self._enders.clear()
-        self.race.start(self._folder / time.strftime(f"{self.scene.key}-%Y%m%d-%H%M%S"))
+        self.race.start(self._folder / time.strftime(f"{self.scene.key}-%Y%m%d-%H%M%S-{os.getpid()}"))
         self.phase = "starting"
         self._say(_("The ranks are being started."))
 
