@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import ipywidgets as widgets
 
@@ -23,6 +25,17 @@ __all__ = ["GanttLane", "LossChart"]
 _TICKS_PX, _WORDS_PX = 17, 17
 _NAME_PX = 34  # of the line above a chart, as present.css has it
 _LEAST_ROW_PX, _LEAST_PX = 10.0, 160
+_SPAN_NS = 8_000_000_000  # of training time in view
+_EVENTS = 3000  # of a run, more than the span has
+_STILL_S = 0.6  # without a change, and plotly draws what the browser painted
+
+
+class Shown(Protocol):
+    """What a chart shows: a `RunFeed`, or what stands in for one."""
+
+    stages: int
+
+    def window(self, end_ns: int, count: int) -> tuple[Trace, int, int]: ...
 
 
 class GanttLane:
@@ -52,24 +65,43 @@ class GanttLane:
         self.widget = widgets.VBox([self.name, self.chart.figure.in_page, self.front.in_page])
         for name in ("paci-lab-view", "paci-lab-lane"):
             self.widget.add_class(name)
+        self.clear()
 
-    def fit(self, height_px: float, stages: int) -> None:
+    def clear(self) -> None:
+        """Draw everything anew with the next picture, also the heading, which a moving chart keeps."""
+        self.chart.moving = False
+        self._drawn: tuple[Any, ...] = ()
+        self._moved_at = 0.0
+
+    def show(self, shown: Shown, until_ns: int, *, theme: str, height_px: float) -> bool:
+        """Draw what happened in the last seconds before a moment; True when that has changed and was drawn.
+
+        What moves is left to the browser, where there is one, and plotly draws what stands still.
+        """
+        now, picture = time.monotonic(), (until_ns, theme, height_px, shown.stages)
+        moved = picture != self._drawn
+        rests = self.chart.moving and not moved and now - self._moved_at > _STILL_S
+        if not (moved or rests) or not self.sender.ready:
+            return False
+        self._fit(height_px, shown.stages)
+        retheme(self.chart.figure, theme)
+        trace, first = shown.window(until_ns, _EVENTS)[0], max(until_ns - _SPAN_NS, 0)
+        shown_ms = (first / 1e6, (first + _SPAN_NS) / 1e6)
+        if moved and self.front.seen >= 0:
+            self.chart.figure.spoken = _("Gantt chart that moves. Hold it to have it in words.")
+            self.sender.send(self.chart.move(trace, shown_ms))
+        else:
+            self.chart.figure.spoken = summary(trace, between_ms=shown_ms, origin_ns=0)
+            self.sender.send(self.chart.rest(trace, shown_ms))
+        self._drawn, self._moved_at = picture, now if moved else self._moved_at
+        return True
+
+    def _fit(self, height_px: float, stages: int) -> None:
         """Make the rows as high as this height allows."""
         row = max((height_px - _NAME_PX - HEAD_PX - FOOT_PX) / max(stages, 1), _LEAST_ROW_PX)
         options = self.chart.figure.layout.meta["gantt"]
         if options["row_px"] != row:
             self.chart.figure.layout.meta = {"gantt": {**options, "row_px": row}}
-
-    def draw(self, trace: Trace, shown_ms: tuple[float, float], *, theme: str, moved: bool) -> None:
-        """Draw the part of `trace` that is shown; what has moved is left to the browser, where there is one."""
-        retheme(self.chart.figure, theme)
-        paint = moved and self.front.seen >= 0
-        self.chart.figure.spoken = (
-            _("Gantt chart that moves. Hold it to have it in words.")
-            if paint
-            else summary(trace, between_ms=shown_ms, origin_ns=0)
-        )
-        self.sender.send((self.chart.move if paint else self.chart.rest)(trace, shown_ms))
 
 
 class LossChart:

@@ -30,10 +30,8 @@ from paci_lab.show.sender import PERIOD_S, rest_s
 
 __all__ = ["Presentation"]
 
-_SPAN_NS = 8_000_000_000  # of training time in view
-_EVENTS = 3000  # of a run, more than the span has
+_EVENTS = 3000  # of a run, for its version gaps
 _WORDS_S = 0.45  # between two changes of what is said
-_STILL_S = 0.6  # without a change, and plotly draws what the browser painted
 _NICE = 10  # the drawing thread gives way to the ranks
 _SPEEDS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -162,9 +160,8 @@ class Presentation:
 
     def _restart_charts(self) -> None:
         for lane in self.lanes:
-            lane.chart.moving = False  # its heading is of another scene
-        self._drawn: tuple[Any, ...] = ()
-        self._moved_at = self._told_at = 0.0
+            lane.clear()
+        self._told_at = 0.0
         self._show_state()
 
     def _start_runs(self) -> None:
@@ -228,7 +225,8 @@ class Presentation:
             listen_while_busy(self.keys)
             computing = any(r.feed is not None and r.feed.on_cores and not r.feed.ended for r in self.race.racers)
             rest = rest_s(time.monotonic() - began, time.thread_time() - worked if drew and computing else 0.0)
-            self._rest_until = time.monotonic() + rest
+            if drew:
+                self._rest_until = time.monotonic() + rest
             self._wake.wait(rest)
             self._wake.clear()
 
@@ -237,18 +235,12 @@ class Presentation:
         self.race.poll()
         self._advance()
         at, now, room = self._positions(), time.monotonic(), tuple(self.keys.room)
-        picture = (self.number, tuple(at), self._theme, room, tuple(shown.stages for shown in self._shown))
-        moved = picture != self._drawn
-        rests = not moved and now - self._moved_at > _STILL_S and any(lane.chart.moving for lane in self.lanes)
-        drew = False
-        if (moved or rests) and all(lane.sender.ready for lane in self.lanes[: len(at)]):
-            self._rest_until = now + PERIOD_S  # an early answer ends no rest
-            for lane, shown, until in zip(self.lanes, self._shown, at, strict=False):
-                lane.fit(room[1] / len(at), shown.stages)
-                first = max(until - _SPAN_NS, 0)
-                trace, shown_ms = shown.window(until, _EVENTS)[0], (first / 1e6, (first + _SPAN_NS) / 1e6)
-                lane.draw(trace, shown_ms, theme=self._theme, moved=moved)
-            self._drawn, self._moved_at, drew = picture, now if moved else self._moved_at, True
+        drew, rested = False, self._rest_until
+        self._rest_until = now + PERIOD_S  # an answer that comes before the cost of this drawing is known ends no rest
+        for lane, shown, until in zip(self.lanes, self._shown, at, strict=False):
+            drew |= lane.show(shown, until, theme=self._theme, height_px=room[1] / len(at))
+        if not drew:
+            self._rest_until = rested
         if now - self._told_at > _WORDS_S:
             self._tell(at, now, room)
         return drew
