@@ -52,7 +52,7 @@ def still(run_dir):
 
 
 def draw(view):
-    view._in_browser.set()
+    view._sender._in_browser.set()
     return view.tick()
 
 

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from paci_lab.errors import InputError
 from paci_lab.show.bars import STRIPS, Rows
-from paci_lab.show.gantt_content import View, content
+from paci_lab.show.gantt_content import ROW_PX, View, content
 from paci_lab.show.gantt_figure import GanttFigure
 from paci_lab.show.gantt_fixed import fixed_traces, frame, legend_traces
 from paci_lab.show.palette import swap, theme_named
@@ -30,6 +30,7 @@ def gantt(
     between_ms: tuple[float, float] | None = None,
     origin_ns: int | None = None,
     below_px: int = 0,
+    row_px: float = ROW_PX,
 ) -> go.Figure:
     """The Gantt chart of `trace`, stage 0 at the top.
 
@@ -42,9 +43,10 @@ def gantt(
         between_ms: draw only this part, in milliseconds from `origin_ns`.
         origin_ns: zero of the time axis; the start of the first work when not given.
         below_px: height left free at the foot of the figure for a chart that the caller adds.
+        row_px: height of a row that shows work alone; `layout.meta` of the figure has it, for charts that change it.
     """
     return _build(
-        theme, strips, title, View([trace], [None], [predicted], between_ms, origin_ns, bool(title), below_px)
+        theme, strips, title, View([trace], [None], [predicted], between_ms, origin_ns, bool(title), below_px, row_px)
     )
 
 
@@ -119,6 +121,7 @@ def _view(
         origin_ns,
         bool(figure.layout.title.text),
         options["below_px"],
+        options["row_px"],
     )
 
 
@@ -160,7 +163,13 @@ def _build(theme: str, strips: Sequence[str], title: str | None, view: View) -> 
     rows = Rows(("work", *predicted, *(strip for strip in STRIPS if strip in strips)))
     look = theme_named(theme)
     slots, layout = content(view, rows, look)
-    options = {"names": view.names, "parts": list(rows.parts), "theme": theme, "below_px": view.below_px}
+    options = {
+        "names": view.names,
+        "parts": list(rows.parts),
+        "theme": theme,
+        "below_px": view.below_px,
+        "row_px": view.row_px,
+    }
     fixed = [trace for panel in range(len(view.traces)) for trace in fixed_traces(panel, rows, look)]
     figure = GanttFigure(
         {"data": fixed + legend_traces(look), "layout": frame(len(view.traces), view.head_px, look, title, options)}

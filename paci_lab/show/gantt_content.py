@@ -13,9 +13,11 @@ from paci_lab.show.palette import Theme
 from paci_lab.show.words import source_words
 from paci_lab.trace import OPS, Trace
 
-__all__ = ["View", "content", "time_unit"]
+__all__ = ["HEAD_PX", "ROW_PX", "View", "content", "time_unit"]
 
-_ROW_PX, _HEAD_PX, _TITLE_PX, _BETWEEN_PX = 34, 68, 40, 46
+ROW_PX = 34.0
+HEAD_PX = 68
+_TITLE_PX, _BETWEEN_PX = 40, 46
 
 
 @dataclasses.dataclass
@@ -25,6 +27,7 @@ class View:
     Args:
         traces, names, predicted: of every chart. between_ms, origin_ns: as in `gantt`.
         titled: leave room for a title. below_px: leave room for another chart at the foot of the figure.
+        row_px: height of a row that shows work alone.
     """
 
     traces: list[Trace]
@@ -34,11 +37,12 @@ class View:
     origin_ns: int | None
     titled: bool
     below_px: int = 0
+    row_px: float = ROW_PX
 
     @property
     def head_px(self) -> int:
         """Height above the first chart: title, legend and the line that says what is shown."""
-        return _HEAD_PX + (_TITLE_PX if self.titled else 0)
+        return HEAD_PX + (_TITLE_PX if self.titled else 0)
 
     def spans(self) -> list[tuple[int, int, int]]:
         """(origin, start, end) in nanoseconds of every chart; all show the same stretch of time."""
@@ -67,13 +71,13 @@ def content(view: View, rows: Rows, look: Theme) -> tuple[list[dict], dict]:
         slots += _chart(trace, predicted, span, unit_ns, rows, look)
     slots += _legend_slots(view.traces)
     stages = [max(trace.stages, 1) for trace in view.traces]
-    body = sum(stages) * _ROW_PX * rows.weight + (len(stages) - 1) * _BETWEEN_PX + view.below_px
+    body = sum(stages) * view.row_px * rows.weight + (len(stages) - 1) * _BETWEEN_PX + view.below_px
     layout: dict = {"height": round(view.head_px + body + FOOT_PX), "legend.y": 1 + 28 / body, "annotations": []}
     top = 1.0
     for panel, (trace, name, count, (_origin, first, last)) in enumerate(
         zip(view.traces, view.names, stages, spans, strict=True)
     ):
-        bottom = max(0.0, top - count * _ROW_PX * rows.weight / body)
+        bottom = max(0.0, top - count * view.row_px * rows.weight / body)
         axis = layout_axis("y", panel)
         layout[f"{axis}.domain"] = [bottom, top]
         layout[f"{axis}.range"] = [count - 0.5, -0.5]
