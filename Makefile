@@ -9,6 +9,7 @@ TORCH      ?= 2.12.1
 # Two tests at a time: most of them wait for processes of their own. More would be late for their paced ranks.
 TWO := -n 2 --dist worksteal
 
+COMMA := ,
 VENV := .venv
 PY   := $(VENV)/bin/python
 
@@ -24,7 +25,7 @@ KEY   := $(shell { pwd -P; echo "$(EXTRAS)"; cat pyproject.toml constraints.txt;
 STAMP := $(VENV)/.ready-$(KEY)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-torch bench lab lint clean FORCE
+.PHONY: help setup demo test test-slow test-torch bench lab book lint clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -103,6 +104,10 @@ bench: setup ## measure everything on this machine, which takes long: leave it a
 
 lab: setup ## open JupyterLab at the lessons
 	$(VENV)/bin/paci-lab lab $(ARGS)
+
+book: ## make the lessons, pages and the reference into a site, in build/book
+	@$(MAKE) --no-print-directory setup EXTRAS=$(if $(findstring book,$(EXTRAS)),$(EXTRAS),$(EXTRAS)$(COMMA)book)
+	$(PY) -m docs.book.build $(ARGS)
 
 lint: setup ## check style and format with ruff
 	$(PY) -m ruff check .
