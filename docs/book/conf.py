@@ -15,7 +15,7 @@ html_static_path = ["static"]
 html_css_files = ["book.css"]
 html_show_sourcelink = html_copy_source = False  # the sources are notebooks full of figures
 
-# The notebooks come with their outputs, in which widgets are pictures already: nothing of them is fetched from anywhere.
+# The notebooks come with their outputs, in which widgets are pictures already: nothing has to be fetched for them.
 nb_execution_mode = "off"
 nb_ipywidgets_js = {}
 myst_enable_extensions = ["dollarmath"]
@@ -27,7 +27,7 @@ napoleon_custom_sections = [("Keys", "params_style")]
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
 
-# A link that leads nowhere is an error. Types in signatures are not: torch's and numpy's pages are not part of the book.
+# A link that leads nowhere is an error. Types in signatures are not: torch's and numpy's pages are not in the book.
 nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r".*")]
 suppress_warnings = ["config.cache"]  # `setup` below is a function, which Sphinx cannot store: nothing hangs on it

@@ -33,7 +33,7 @@ _told: list[Sequence[Spoken]] = []
 
 
 def install() -> None:
-    """Have this kernel show figures and widgets as HTML that stands by itself; to be called before anything is drawn."""
+    """Have this kernel show figures and widgets as HTML that stands by itself; call it before any import."""
     from IPython import get_ipython
     from IPython.display import HTML, display
 
