@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 
 import ipywidgets as widgets
 
+from paci_lab.language import _
+from paci_lab.show.container import in_order_of_time, view
 from paci_lab.show.feed import RunFeed
 from paci_lab.show.front import Front, starting_theme
 from paci_lab.show.gantt import retheme
@@ -23,6 +25,7 @@ from paci_lab.show.live_chart import LiveChart
 from paci_lab.show.live_text import facts_html, paragraphs_html
 from paci_lab.show.notebook import Problems, listen_while_busy
 from paci_lab.show.playhead import Playhead
+from paci_lab.show.spoken import Spoken, details_html, summary
 
 __all__ = ["LiveView", "live"]
 
@@ -91,19 +94,21 @@ class LiveView:
         self.chart = LiveChart(self.feed.source, self.feed.stages, theme=self._theme, strips=strips)
         self.figure = self.chart.figure
         self.controls = self._make_controls(speed or 1.0)
-        self._facts, self._notes = widgets.HTML(), widgets.HTML()
+        self._facts, self._notes, self._spoken = widgets.HTML(), widgets.HTML(), widgets.HTML()
         c = self.controls
-        bar = widgets.HBox(
-            [c[name] for name in ("stop", "pause", "play", "live", "speed", "position") if name != "stop" or stop]
-        )
+        names = ("stop", "pause", "play", "live", "speed", "position")
+        bar = in_order_of_time([c[name] for name in names if name != "stop" or stop])
         self.front = Front()
-        self.widget = widgets.VBox(
-            [bar, self._facts, self.figure.in_page, self._notes, self.problems.widget, self.front.in_page]
+        self.widget = view(
+            [
+                *(bar, self._facts, self.figure.in_page, self._spoken, self._notes),
+                *(self.problems.widget, self.front.in_page),
+            ]
         )
-        self.widget.add_class("paci-lab-view")
         self.frames = 0
         self._drawn: tuple[Any, ...] = ()
         self._said: tuple[Any, ...] = ()
+        self._in_words: tuple[Any, ...] = ()
         self._told = 100.0  # the position that the slider was set to
         self._moved_at, self._said_at, self._loss_at = 0.0, 0.0, 0.0
         self._closed, self._wake, self._stop_asked = threading.Event(), threading.Event(), threading.Event()
@@ -128,7 +133,7 @@ class LiveView:
             self._thread.join(5)
         for control in self.controls.values():
             control.disabled = True
-        self._notes.value = paragraphs_html(["This view is closed: another one was opened, or close() was called."])
+        self._notes.value = paragraphs_html([_("This view is closed: another one was opened, or close() was called.")])
 
     # -- what is made once ----------------------------------------------------------------------------------------
     def _make_controls(self, speed: float) -> dict[str, Any]:
@@ -136,14 +141,14 @@ class LiveView:
         speeds = sorted({*_SPEEDS, speed})
         return {
             "stop": widgets.Button(
-                description="Stop", icon="stop", button_style="danger", tooltip="end the run now", layout=narrow
+                description=_("Stop"), icon="stop", button_style="danger", tooltip=_("end the run now"), layout=narrow
             ),
             "pause": widgets.Button(
-                description="Pause", icon="pause", tooltip="hold the picture; the run goes on", layout=narrow
+                description=_("Pause"), icon="pause", tooltip=_("hold the picture; the run goes on"), layout=narrow
             ),
-            "play": widgets.Button(description="Play", icon="play", tooltip="go on from here", layout=narrow),
+            "play": widgets.Button(description=_("Play"), icon="play", tooltip=_("go on from here"), layout=narrow),
             "live": widgets.Button(
-                description="Live", icon="fast-forward", tooltip="jump to the newest events", layout=narrow
+                description=_("Live"), icon="fast-forward", tooltip=_("jump to the newest events"), layout=narrow
             ),
             "speed": widgets.Dropdown(
                 options=[(f"{s:g}×", s) for s in speeds], value=speed, layout=widgets.Layout(width="84px")
@@ -158,14 +163,14 @@ class LiveView:
                 step=_STEP,
                 readout_format=".1f",
                 continuous_update=True,
-                description="at, %",
+                description=_("at, %"),
                 layout=widgets.Layout(flex="1 1 260px"),
             ),
         }
 
     def _connect(self, *, follow_page: bool) -> None:
         def then_wake(action: Callable[[], None]) -> Callable[[object], None]:
-            def callback(_: object) -> None:
+            def callback(event: object) -> None:
                 action()
                 self._wake.set()
 
@@ -180,6 +185,7 @@ class LiveView:
         c["position"].observe(lambda change: self._seek(change["new"]), "value")
         # The browser's word that it has drawn. The figure's own answers cannot be relied on in plotly 7.1.
         self.front.observe(lambda change: self._browser_answered(change["new"]), "seen")
+        self.front.observe(then_wake(lambda: None), "reading")
         self.front.on_page(lambda page: self._page_is(page) if follow_page else None)
 
     def _page_is(self, theme: str) -> None:
@@ -224,7 +230,7 @@ class LiveView:
 
     def _begin_stop(self) -> None:
         self.controls["stop"].disabled = True
-        self.controls["stop"].description = "Stopping"
+        self.controls["stop"].description = _("Stopping")
 
         def stop() -> None:
             with self.problems.caught(clear=False):
@@ -242,6 +248,7 @@ class LiveView:
         words = (*picture, end, len(self.feed.metrics), len(self.feed.validation))
         moved = picture != self._drawn
         rests = self.chart.moving and not moved and now - self._moved_at > _STILL_S
+        self._speak(at, end)
         if not (moved or rests or words != self._said) or not self._ready():
             return False
         trace, start, stop = self.feed.window(at, _EVENTS)
@@ -266,6 +273,22 @@ class LiveView:
         self.front.picture = {**bars, "number": self.frames}
         return True
 
+    def _speak(self, at: int, end: int) -> None:
+        """Put a picture that stands still into words, the long ones as long as somebody reads them."""
+        still = not self.chart.moving and (self.playhead.mode == "pause" or (self.feed.ended and at >= end))
+        wanted = (still, self.front.reading, *(self._drawn if still else ()))
+        if wanted == self._in_words:
+            return
+        self._in_words = wanted
+        if not still:
+            self.figure.spoken = _("Gantt chart that moves. Pause it to have it in words.")
+            self._spoken.value = details_html([], note=self.figure.spoken)
+            return
+        trace, start, stop = self.feed.window(at, _EVENTS)
+        shown = Spoken(trace, None, (start / 1e6, stop / 1e6), 0)
+        self.figure.spoken = summary(trace, **shown.options)
+        self._spoken.value = details_html([shown] if self.front.reading else [])
+
     def _ready(self) -> bool:
         """False while the browser still draws: pictures sent faster than they are drawn would queue up and lag behind.
 
@@ -278,4 +301,4 @@ class LiveView:
         if text != self._notes.value:
             self._notes.value = text
         if self.feed.ended:
-            self.controls["stop"].disabled, self.controls["stop"].description = True, "Ended"
+            self.controls["stop"].disabled, self.controls["stop"].description = True, _("Ended")

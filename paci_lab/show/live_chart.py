@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from paci_lab.language import _
 from paci_lab.show.front import moving_picture
 from paci_lab.show.gantt import gantt, new_content, update_gantt
 from paci_lab.show.notebook import figure_widget
 from paci_lab.show.palette import theme_named
+from paci_lab.show.words import source_words
 from paci_lab.trace import Trace
 
 __all__ = ["LiveChart"]
@@ -30,7 +32,10 @@ class LiveChart:
         empty = Trace([], source=source, stages=stages)
         figure = gantt(empty, theme=theme, strips=strips, origin_ns=0, below_px=_LOSS_PX + _LOSS_GAP_PX)
         look = theme_named(theme)
-        for name, color, width in (("training loss", look.muted, 1.5), ("validation loss", look.series[0], 2.5)):
+        for name, color, width in (
+            (_("training loss"), look.muted, 1.5),
+            (_("validation loss"), look.series[0], 2.5),
+        ):
             figure.add_scatter(
                 x=[],
                 y=[],
@@ -40,7 +45,7 @@ class LiveChart:
                 name=name,
                 line={"color": color, "width": width},
                 showlegend=True,
-                hovertemplate=name + " %{y:.3f}<br>after %{x:.1f} s<extra></extra>",
+                hovertemplate=f"{name} %{{y:.3f}}<br>{_('after {time} s').format(time='%{x:.1f}')}<extra></extra>",
             )
         axis = {"gridcolor": look.grid, "zeroline": False, "tickfont": {"size": 14}, "ticklabeloverflow": "allow"}
         figure.update_layout(
@@ -49,9 +54,9 @@ class LiveChart:
                 "anchor": "y3",
                 "showgrid": False,
                 "rangemode": "tozero",
-                "title": {"text": "training time (s)", "standoff": 6, "font": {"size": 14}},
+                "title": {"text": _("training time (s)"), "standoff": 6, "font": {"size": 14}},
             },
-            yaxis3={**axis, "anchor": "x3", "title": {"text": "loss", "font": {"size": 14}}},
+            yaxis3={**axis, "anchor": "x3", "title": {"text": _("loss"), "font": {"size": 14}}},
         )
         _place_loss(figure.layout)  # before it is a widget, whose every change is a message
         self.figure, self.moving = figure_widget(figure), False
@@ -68,7 +73,8 @@ class LiveChart:
         slots, layout = new_content(self.figure, trace, origin_ns=0, between_ms=shown_ms)
         heading = layout.pop("annotations")
         if not self.moving or self.figure.layout.annotations[0].font.color != heading[0]["font"]["color"]:
-            heading[0]["text"] = trace.source[:1].upper() + trace.source[1:]  # its share would be out of date at once
+            source = source_words(trace.source)
+            heading[0]["text"] = source[:1].upper() + source[1:]  # its share would be out of date at once
             with self.figure.batch_update():
                 for drawn, slot in zip(self.figure.data, slots, strict=False):
                     if "x" in slot and drawn.x is not None and len(drawn.x):

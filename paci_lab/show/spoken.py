@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,11 @@ class Spoken(NamedTuple):
     def origin(self) -> int:
         """Zero of the time axis, in nanoseconds."""
         return self.trace.begin_ns if self.origin_ns is None else self.origin_ns
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `summary` and `table_html` take beside the trace."""
+        return {"name": self.name, "between_ms": self.between_ms, "origin_ns": self.origin_ns}
 
     def span(self) -> tuple[int, int]:
         """(start, end) of what is shown, in nanoseconds; an end after the last event is moved there."""
@@ -137,15 +142,20 @@ def table_html(
     )
 
 
-def details_html(charts: Iterable[Spoken]) -> str:
-    """Summaries and tables of a figure's charts, folded away behind one line that the keyboard reaches."""
-    charts = list(charts)
-    paragraphs = "".join(f"<p>{escape(summary(chart.trace, **_options(chart)))}</p>" for chart in charts)
-    tables = "".join(table_html(chart.trace, **_options(chart)) for chart in charts)
+def details_html(charts: Sequence[Spoken], *, note: str = "") -> str:
+    """Summaries and tables of a figure's charts, folded away behind one line that the keyboard reaches.
+
+    Without charts there is the `note` in their place: they move, or nobody has asked for them yet.
+    """
+    paragraphs = "".join(f"<p>{escape(summary(chart.trace, **chart.options))}</p>" for chart in charts)
+    paragraphs += f"<p>{escape(note)}</p>" if note else ""
+    tables = "".join(table_html(chart.trace, **chart.options) for chart in charts)
+    if tables:
+        label = escape(_("Table of operations"))
+        tables = f'<div tabindex="0" role="region" aria-label="{label}">{tables}</div>'
     return (
         f'<details class="paci-lab-spoken" lang="{language().replace("_", "-")}" dir="{direction()}">'
-        f"<style>{_STYLE}</style><summary>{escape(_('The chart in words'))}</summary>{paragraphs}"
-        f'<div tabindex="0" role="region" aria-label="{escape(_("Table of operations"))}">{tables}</div></details>'
+        f"<style>{_STYLE}</style><summary>{escape(_('The chart in words'))}</summary>{paragraphs}{tables}</details>"
     )
 
 
@@ -154,10 +164,6 @@ def _inside(work: Trace, start_ns: int, end_ns: int) -> np.ndarray:
     return (work.start_ns < end_ns) & (work.end_ns > start_ns) | (work.start_ns == work.end_ns) & (
         (start_ns <= work.start_ns) & (work.start_ns <= end_ns)
     )
-
-
-def _options(chart: Spoken) -> dict:
-    return {"name": chart.name, "between_ms": chart.between_ms, "origin_ns": chart.origin_ns}
 
 
 def _stages_in_words(part: Trace, length_ns: int) -> list[str]:
