@@ -6,39 +6,36 @@ says and draws, and a sentence that it moves in JupyterLab.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Iterator
 from html import escape
-from typing import Any
 
 import anywidget
 import ipywidgets
 import plotly.graph_objects as go
 from ipywidgets.widgets.widget import _instances  # by model id; nothing public gives it
 
-from docs.book.words import chart_details, chart_in_words
+from docs.book.words import chart_details
 from paci_lab.language import _
-from paci_lab.show import gantt
 from paci_lab.show.chart import Chart, InPage
+from paci_lab.show.front import Front
+from paci_lab.show.gantt_figure import GanttFigure
 from paci_lab.show.live import LiveView
 from paci_lab.show.live_text import facts_html
-from paci_lab.show.spoken import Spoken, details_html, summary
-from paci_lab.trace import Trace
+from paci_lab.show.spoken import Spoken, details_html
 
 __all__ = ["figure_html", "install", "widget_html"]
 
 _IN_VIEW = 1000  # operations and waits: as many as the live view shows
-_told: list[Sequence[Spoken]] = []
+_SPOKEN = 'class="paci-lab-spoken"'  # as `details_html` marks a chart in words
 
 
 def install() -> None:
-    """Have this kernel show figures and widgets as HTML that stands by itself; call it before any import."""
+    """Have this kernel show figures and widgets as HTML that stands by itself."""
     from IPython import get_ipython
     from IPython.display import HTML, display
 
-    for name in ("gantt", "gantt_pair"):
-        setattr(gantt, name, _remembering(getattr(gantt, name)))
     formatter = get_ipython().display_formatter
     # IPython asks this one first, and plotly answers with a renderer that a page of its own would need.
     formatter.ipython_display_formatter.for_type(go.Figure, lambda figure: display(HTML(figure_html(figure))))
@@ -47,40 +44,40 @@ def install() -> None:
         kind._repr_mimebundle_ = lambda widget, **options: _shown(widget_html(widget))
 
 
-def figure_html(figure: go.Figure, charts: Sequence[Spoken] | None = None) -> str:
-    """A figure as data for the page's script, with a name for it and its content as a table.
-
-    Args:
-        charts: the Gantt charts in it; those that it was made with when None.
-    """
-    if charts is None:
-        number = (figure.layout.meta or {}).get("book")
-        charts = _told[number] if number is not None else ()
-    words = " ".join(summary(**chart._asdict()) for chart in charts) or chart_in_words(figure)
-    details = details_html(charts) if charts else chart_details(figure)
-    data = figure.to_json().replace("<", "\\u003c")  # or a text in it could end the script element
-    height = figure.layout.height or 450
-    return (
-        f'<figure class="paci-figure"><div class="paci-scroll"><div class="paci-plot" role="img" '
-        f'aria-label="{escape(words)}" style="min-height:{height}px"></div></div>'
-        f'<script type="application/json">{data}</script>{details}</figure>'
-    )
+def figure_html(figure: go.Figure) -> str:
+    """A figure as data for the page's script, with its content in words: as its name, and folded away under it."""
+    details = figure.in_words() if isinstance(figure, GanttFigure) else ""
+    details = details or chart_details(figure)
+    return _picture(figure, " ".join(re.findall("<p>(.*?)</p>", details))) + details
 
 
 def widget_html(widget: ipywidgets.Widget) -> str:
     """What a widget says and draws, and that it moves in JupyterLab."""
-    still = _inside(widget)
+    for part in _parts(widget):
+        if isinstance(part, Front):
+            part.reading = True  # a view puts its charts into words when somebody reads them
+    still = "".join(map(_told, _parts(widget)))
+    if _SPOKEN not in still:
+        still += "".join(chart_details(go.Figure(part)) for part in _parts(widget) if isinstance(part, Chart))
     moves = _("In JupyterLab this view moves, and its buttons and sliders work.")
     absent = _("This view needs JupyterLab, and stands there in this place.")
-    return f'<div class="paci-still">{still}<p class="paci-moves">{escape(moves if still else absent)}</p></div>'
+    return _framed(still, moves if still else absent)
 
 
-def _inside(widget: ipywidgets.Widget) -> str:
-    if isinstance(widget, InPage):
-        held = _instances.get(widget.of)
-        return figure_html(go.Figure(held)) if isinstance(held, Chart) else ""
-    if isinstance(widget, ipywidgets.Box):
-        return "".join(map(_inside, widget.children))
+def _parts(widget: ipywidgets.Widget) -> Iterator[ipywidgets.Widget]:
+    """The widgets of a view from top to bottom, what only stands in the page followed to what it shows."""
+    if isinstance(widget, InPage) and widget.of in _instances:
+        yield _instances[widget.of]
+    elif isinstance(widget, ipywidgets.Box):
+        for child in widget.children:
+            yield from _parts(child)
+    else:
+        yield widget
+
+
+def _told(widget: ipywidgets.Widget) -> str:
+    if isinstance(widget, Chart):
+        return _picture(go.Figure(widget), escape(widget.spoken))
     if isinstance(widget, ipywidgets.HTML):
         return widget.value
     return getattr(widget, "html", "")  # tables that can be clicked on
@@ -95,24 +92,24 @@ def _live(view: LiveView) -> str:
     view.chart.rest(trace, (start / 1e6, stop / 1e6))
     view.chart.draw_loss(losses)
     facts = facts_html(trace, start, stop, feed.tokens_per_second(feed.end_ns / 1e9), losses)
-    picture = figure_html(go.Figure(view.figure), [Spoken(trace)])
+    details = details_html([Spoken(trace, None, (start / 1e6, stop / 1e6), 0)])
+    picture = _picture(go.Figure(view.figure), " ".join(re.findall("<p>(.*?)</p>", details)))
     moves = _("In JupyterLab this view moves while the run goes on, and plays it again at any speed.")
-    return f'<div class="paci-still">{facts}{picture}<p class="paci-moves">{escape(moves)}</p></div>'
+    return _framed(facts + picture + details, moves)
 
 
-def _remembering(make: Callable[..., go.Figure]) -> Callable[..., go.Figure]:
-    """`make` whose figures know the traces that they show: they stand in words beside the chart."""
+def _picture(figure: go.Figure, label: str) -> str:
+    """The place of a figure; `label` is what it shows in words, escaped already."""
+    data = figure.to_json().replace("<", "\\u003c")  # or a text in it could end the script element
+    return (
+        f'<figure class="paci-figure"><div class="paci-scroll"><div class="paci-plot" role="img" '
+        f'aria-label="{label}" style="min-height:{figure.layout.height or 450}px"></div></div>'
+        f'<script type="application/json">{data}</script></figure>'
+    )
 
-    @functools.wraps(make)
-    def made(*traces: Trace, **options: Any) -> go.Figure:
-        figure = make(*traces, **options)
-        figure.layout.meta = {**figure.layout.meta, "book": len(_told)}
-        part = {name: options.get(name) for name in ("between_ms", "origin_ns")}
-        names = options.get("names") or [None] * len(traces)
-        _told.append([Spoken(trace, name, **part) for trace, name in zip(traces, names, strict=True)])
-        return figure
 
-    return made
+def _framed(html: str, note: str) -> str:
+    return f'<div class="paci-still">{html}<p class="paci-moves">{escape(note)}</p></div>'
 
 
 def _shown(html: str) -> dict[str, str]:

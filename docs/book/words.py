@@ -9,10 +9,10 @@ import plotly.graph_objects as go
 
 from paci_lab.language import _
 
-__all__ = ["chart_details", "chart_in_words"]
+__all__ = ["chart_details"]
 
 
-def chart_in_words(figure: go.Figure) -> str:
+def _in_words(figure: go.Figure) -> str:
     """One sentence: what is drawn against what, and the names of the lines."""
     title = figure.layout.title.text
     axes = dict.fromkeys(f"{_axis(figure, line, 'y')} / {_axis(figure, line, 'x')}" for line in figure.data)
@@ -41,7 +41,7 @@ def chart_details(figure: go.Figure) -> str:
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return (
         f'<details class="paci-lab-spoken"><summary>{escape(_("The chart in words"))}</summary>'
-        f"<p>{escape(chart_in_words(figure))}</p>"
+        f"<p>{escape(_in_words(figure))}</p>"
         f'<div tabindex="0" role="region" aria-label="{escape(_("Table of lines"))}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>"
     )
