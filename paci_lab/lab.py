@@ -91,7 +91,7 @@ def solution(lesson: str, function: str, *, folder: Path = FOLDER) -> str | None
 
 
 def prepare(folder: Path = FOLDER, *, solutions: bool = False, shared: bool = False) -> list[Path]:
-    """Make or refresh the learner's copies in the `workplace` of `folder` and return them; solved ones in its solutions/.
+    """Make or refresh the learner's copies in the `workplace` of `folder` and return them; solved ones in solutions/.
 
     A copy with the learner's own changes in its cells is never lost: when its lesson has changed meanwhile, the copy is
     kept beside the new one as `<name>.yours.ipynb`. Outputs of an unchanged lesson are kept.

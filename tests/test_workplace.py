@@ -90,6 +90,23 @@ def test_a_hub_user_lands_in_lesson_00_at_home(tmp_path, home):
     assert len(list(Path(folder).glob("*.ipynb"))) == len(lesson_sources())
 
 
+def test_binder_finds_the_copies_made(tmp_path):
+    script = ROOT / "postBuild"
+    assert os.access(script, os.X_OK)
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    (commands / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (commands / "python").chmod(0o755)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "PACI_LAB_HOME": str(tmp_path / "work"),
+        "PYTHONPATH": path,
+    }
+    done = subprocess.run([script], env=os.environ | environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split()[0] == str(tmp_path / "work" / f"{LESSON.stem}.ipynb"), done.stderr
+
+
 @pytest.mark.slow
 def test_runs_that_start_together_do_not_meet(tmp_path, monkeypatch, leftovers):
     """Four learners in folders of their own, and two in one: ports and folders are chosen by each run."""
@@ -109,7 +126,7 @@ def test_runs_that_start_together_do_not_meet(tmp_path, monkeypatch, leftovers):
 # -- Colab -------------------------------------------------------------------------------------------------------------
 def colab_cell() -> str:
     (cell,) = re.findall(
-        r"^## Colab\n.*?^```python\n(.*?)^```", (ROOT / "docs" / "classroom.md").read_text(), re.M | re.S
+        r"^## Colab\n.*?^```ipython\n(.*?)^```", (ROOT / "docs" / "classroom.md").read_text(), re.M | re.S
     )
     return cell
 

@@ -59,7 +59,7 @@ def widget_html(widget: ipywidgets.Widget) -> str:
     still = "".join(map(_told, _parts(widget)))
     if _SPOKEN not in still:
         still += "".join(chart_details(go.Figure(part)) for part in _parts(widget) if isinstance(part, Chart))
-    moves = _("In JupyterLab this view moves, and its buttons and sliders work.")
+    moves = _("This is a still picture: in JupyterLab its fields, buttons and sliders work.")
     absent = _("This view needs JupyterLab, and stands there in this place.")
     return _framed(still, moves if still else absent)
 
