@@ -49,9 +49,11 @@ def main() -> None:
         judge(exercise, source, exercise.function)  # the reference may have something to import, once
         figures[exercise.id] = seconds(lambda e=exercise, s=source: judge(e, s, e.function), 15)
     figures["02-order, wrong, drawn"] = seconds(lambda: judge(find("02-order"), WRONG, "order"), 15)
+    resident = Path(f"/proc/{client._server.pid}/statm").read_text().split()[1]
     client.stop()
     for name, row in figures.items():
         print(f"{name:26} {row['median_s']:6.3f} s  ({row['least_s']:.3f} to {row['most_s']:.3f}, {row['runs']} runs)")
+    print(f"the process that checks holds {int(resident) * os.sysconf('SC_PAGE_SIZE') / 2**20:.0f} MiB")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 

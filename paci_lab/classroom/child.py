@@ -27,7 +27,7 @@ __all__ = ["FILE", "MEMORY_BYTES", "run"]
 FILE = "<your function>"
 """The name under which the learner's text is compiled."""
 
-MEMORY_BYTES = 2 << 30
+MEMORY_BYTES = 1 << 30
 """Address space that a function may take beside what is there already."""
 
 _DEATH = 1  # PR_SET_PDEATHSIG of Linux's prctl
