@@ -69,7 +69,7 @@ def test_lesson_01_hints_a_wrong_answer_a_right_one_and_a_question(server, page,
     told(page, "01-loop").get_by_text("is solved").wait_for()
 
     # A guess is noted, and a question is answered by keyboard; on a dark page both can be read.
-    run_cells(page, 'predict("01-noise"')
+    run_cells(page, '"01-noise"')
     field = page.locator("input[placeholder='your guess']")
     field.fill("8")
     page.get_by_text("Noted: 8 times").wait_for()

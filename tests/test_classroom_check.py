@@ -235,7 +235,33 @@ def test_checks_from_several_threads_wait_for_each_other():
     assert found == [True] * 4
 
 
-@pytest.mark.parametrize("busy", [True, False], ids=["in a check", "idle"])
+# -- what is kept -----------------------------------------------------------------------------------------------------
+def test_progress_survives_spoiled_lines_and_never_goes_back(tmp_path):
+    recorded.keep(ENOUGH, True, "def f(): pass", "f")
+    with open(recorded.FILE, "a") as file:
+        file.write('[1\n"x"\n{"exercise": 3}\n\xff\n{"exercise": "02-order", "passed": tr')
+    recorded.keep("02-order", False, "def g(): pass", "g")
+    recorded.keep(ENOUGH, False, "def f(): 1", "f")
+    assert {name: done.passed for name, done in recorded.done().items()} == {ENOUGH: True, "02-order": False}
+
+
+def test_notebooks_side_by_side_lose_nothing(tmp_path):
+    code = (
+        "import sys; from paci_lab.classroom import recorded\n"
+        "for n in range(15): recorded.keep(f'{sys.argv[1]}-{n}', True, 's' * 9000, 'f')"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code, f"0{k}"]) for k in range(3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert len(recorded.done()) == 45
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing_and_says_the_result(monkeypatch):
+    monkeypatch.setattr(recorded, "FILE", "no/such/folder.jsonl")
+    assert check(ENOUGH, enough).passed
+
+
+# -- the end, last because it stops the server that the tests above share ----------------------------------------------
+@pytest.mark.parametrize("busy", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["in a check", "idle"])
 def test_a_kernel_that_is_killed_leaves_nobody_behind(busy):
     client.stop()
     body = "while True: pass" if busy else "return 1"
@@ -256,28 +282,3 @@ def test_a_kernel_that_is_killed_leaves_nobody_behind(busy):
         finally:
             kernel.kill()
     assert wait_for(lambda: not servers(), 20), servers()
-
-
-# -- what is kept -----------------------------------------------------------------------------------------------------
-def test_progress_survives_spoiled_lines_and_never_goes_back(tmp_path):
-    recorded.keep(ENOUGH, True, "def f(): pass", "f")
-    with open(recorded.FILE, "a") as file:
-        file.write('[1\n"x"\n{"exercise": 3}\n\xff\n{"exercise": "02-order", "passed": tr')
-    recorded.keep("02-order", False, "def g(): pass", "g")
-    recorded.keep(ENOUGH, False, "def f(): 1", "f")
-    assert {name: done.passed for name, done in recorded.done().items()} == {ENOUGH: True, "02-order": False}
-
-
-def test_notebooks_side_by_side_lose_nothing(tmp_path):
-    code = (
-        "import sys; from paci_lab.classroom import recorded\n"
-        "for n in range(40): recorded.keep(f'{sys.argv[1]}-{n}', True, 's' * 9000, 'f')"
-    )
-    running = [subprocess.Popen([sys.executable, "-c", code, f"0{k}"]) for k in range(3)]
-    assert [process.wait() for process in running] == [0, 0, 0]
-    assert len(recorded.done()) == 120
-
-
-def test_a_folder_that_cannot_be_written_keeps_nothing_and_says_the_result(monkeypatch):
-    monkeypatch.setattr(recorded, "FILE", "no/such/folder.jsonl")
-    assert check(ENOUGH, enough).passed
