@@ -1,7 +1,7 @@
 """What the loops train: a model of a few thousand numbers, and a language of 32 symbols that it learns in a second.
 
-Each symbol has one that follows it nine times in ten; the tenth time any may follow. A model that has learnt this has a
-loss of about 0.65 nats per symbol, and one that has learnt nothing log(32) = 3.47. Everything is drawn from fixed seeds.
+Each symbol has one that follows it nine times in ten; the tenth time any may follow. A model that has learnt this has
+a loss of about 0.65 nats per symbol, and one that knows nothing log(32) = 3.47. Everything is drawn from fixed seeds.
 """
 
 from __future__ import annotations

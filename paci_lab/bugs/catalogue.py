@@ -71,7 +71,7 @@ BUGS = (
     Bug(number=6, fault="shifted", function="last_stage", module=shifted, drawn=2),
     # Where exactly autocast begins and ends decides which sums are rounded to 8 bits.
     Bug(number=7, fault="stale", function="train_7", module=stale, rounding=0.05),
-    Bug(number=8, fault="deadlock", function="run_rank", module=deadlock, shown=3, drawn=1, paired=True),
+    Bug(number=8, fault="deadlock", function="rank_1", module=deadlock, shown=3, drawn=1, paired=True),
 )
 
 

@@ -1,4 +1,4 @@
-"""The charts of one loop beside its reference: loss and gradient norm by update, and a Gantt chart of its operations."""
+"""The charts of a loop beside its reference: loss and gradient norm by update, and a Gantt chart of its operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ def curves(seen: Seen, reference: Seen, *, theme: str = "light") -> go.Figure:
     """Loss after each update on the left, length of each update's gradient on the right; two lines in each."""
     look = theme_named(theme)
     figure = go.Figure()
-    axis = {"gridcolor": look.grid, "zeroline": False, "tickfont": {"size": 14}, "ticks": "outside", "tickcolor": look.grid}
+    axis = {
+        "gridcolor": look.grid,
+        "zeroline": False,
+        "tickfont": {"size": 14},
+        "ticks": "outside",
+        "tickcolor": look.grid,
+    }
     heading = {"standoff": 8, "font": {"size": 15}}
     kinds = (
         ("loss", "", _("loss after the update"), seen.losses, reference.losses),
@@ -96,7 +102,9 @@ def _note(values: Sequence[float], top: float) -> str:
     return "" if gone is None else _("This loop leaves the chart in update {update}.").format(update=gone)
 
 
-def operations(seen: Seen, reference: Seen | None = None, *, updates: int | None = None, theme: str = "light") -> go.Figure:
+def operations(
+    seen: Seen, reference: Seen | None = None, *, updates: int | None = None, theme: str = "light"
+) -> go.Figure:
     """The Gantt chart of the first `updates`, with the reference's below it when that is given."""
     trace = seen.trace()
     between = None if updates is None else (0.0, _end_ms(trace, updates))

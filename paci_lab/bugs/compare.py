@@ -40,7 +40,9 @@ def difference(mine: dict[str, Any], right: dict[str, Any], *, rounding: float =
     held, enough = seen.trace().in_flight_peak(), reference.trace().in_flight_peak()
     for stage in range(reference.stages):
         if held[stage] > enough[stage]:
-            sentence = _("all numbers are right, but stage {stage} holds {count} micro-batches at once: {due} are enough.")
+            sentence = _(
+                "the numbers are right, but stage {stage} holds {count} micro-batches at once: {due} are enough."
+            )
             return sentence.format(stage=stage, count=held[stage], due=enough[stage])
     return None
 
@@ -61,7 +63,7 @@ def _in_update(update: int, seen: Seen, reference: Seen, rounding: float) -> str
         if float(mine @ right) / (length * whole) > 0.9999:
             sentence = _("the gradient of update {update} points the right way and is {ratio:.3g} times too long.")
             if length < whole:
-                sentence = _("the gradient of update {update} points the right way and has only {ratio:.3g} of its length.")
+                sentence = _("the gradient of update {update} points the right way and has {ratio:.3g} of its length.")
             return sentence.format(update=update, ratio=length / whole)
         sentence = _("the gradient of update {update} is another one: the two are {apart:.0%} of its length apart.")
         return sentence.format(update=update, apart=apart)

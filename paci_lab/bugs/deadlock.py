@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import numpy as np
 from paci_lab.bugs.seen import Seen
 from paci_lab.language import _
 
-__all__ = ["MICROBATCHES", "faulty", "fixed", "run"]
+__all__ = ["MICROBATCHES", "faulty", "fixed", "rank_0", "run"]
 
 MICROBATCHES = 4
 """Per update."""
@@ -21,56 +22,49 @@ MICROBATCHES = 4
 _LIMIT_S = 60  # for a machine that is broken; `ranks` has a limit of its own for a function that does not end
 
 
-def faulty(rank, stage, microbatches):
-    if rank == 0:
-        stage.forward(0)
-        stage.send(0)
-        for k in range(microbatches):
-            if k + 1 < microbatches:
-                stage.forward(k + 1)
-                stage.send(k + 1)
-            stage.receive(k)
-            stage.backward(k)
-    else:
-        stage.receive(0)
-        for k in range(microbatches):
-            stage.forward(k)
-            stage.backward(k)
-            stage.send(k)
-            if k + 1 < microbatches:
-                stage.receive(k + 1)
+def rank_0(stage, microbatches):
+    stage.forward(0)
+    stage.send(0)
+    for k in range(microbatches):
+        if k + 1 < microbatches:
+            stage.forward(k + 1)
+            stage.send(k + 1)
+        stage.receive(k)
+        stage.backward(k)
 
 
-def fixed(rank, stage, microbatches):
-    if rank == 0:
-        stage.forward(0)
-        stage.send(0)
-        for k in range(microbatches):
-            if k + 1 < microbatches:
-                stage.forward(k + 1)
-                stage.send(k + 1)
-            stage.receive(k)
-            stage.backward(k)
-    else:
-        stage.receive(0)
-        for k in range(microbatches):
-            stage.forward(k)
-            stage.backward(k)
-            if k + 1 < microbatches:
-                stage.receive(k + 1)
-            stage.send(k)
+def faulty(stage, microbatches):
+    stage.receive(0)
+    for k in range(microbatches):
+        stage.forward(k)
+        stage.backward(k)
+        stage.send(k)
+        if k + 1 < microbatches:
+            stage.receive(k + 1)
+
+
+def fixed(stage, microbatches):
+    stage.receive(0)
+    for k in range(microbatches):
+        stage.forward(k)
+        stage.backward(k)
+        if k + 1 < microbatches:
+            stage.receive(k + 1)
+        stage.send(k)
 
 
 def run(train: Callable, windows: int) -> Seen:
-    """Both ranks, as processes of a process of their own: a notebook's kernel has threads and must not be forked.
+    """`rank_0`, and `train` as rank 1, in processes of a process of their own: a notebook's kernel has threads and must
+    not be forked.
 
     Raises RuntimeError with what a rank raised, or that it does not come to an end.
     """
     child = subprocess.run(
         [sys.executable, "-m", "paci_lab.bugs.ranks"],
-        input=cloudpickle.dumps((train, windows, MICROBATCHES)),
+        input=cloudpickle.dumps(([rank_0, train], windows, MICROBATCHES)),
         capture_output=True,
         timeout=_LIMIT_S,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},  # else threads wait in what is forked
     )
     if child.returncode:
         raise RuntimeError(child.stderr.decode(errors="replace")[-2000:])

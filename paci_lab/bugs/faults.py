@@ -37,12 +37,12 @@ def answer(guess: str, right: str, seen: Seen, reference: Seen) -> str:
 def _sign(fault: str) -> str:
     """What this fault does to what is seen, whatever the loop."""
     return {
-        "rescaled": _("Dividing again in every step makes gradients too short: the loss comes down slowly, but it comes down."),
-        "summed": _("A sum makes each gradient as many times too long as a window has micro-batches, which are 4 here."),
+        "rescaled": _("Dividing again in every step makes gradients too short: the loss comes down, but slowly."),
+        "summed": _("A sum makes each gradient as many times too long as a window has micro-batches, here 4."),
         "means": _("A mean of means does harm where micro-batches have unequal numbers of targets."),
         "wiped": _("An evaluation in mid-window is a forward without a backward, and that window's gradient is short."),
         "shifted": _("With targets of other inputs there is nothing to learn, and the loss stays that of guessing."),
-        "scheduler": _("After a schedule that ends too early the loss stands still, and the gradient stays as long as it was."),
+        "scheduler": _("After a schedule that ends too early the loss stands still, and the gradient stays long."),
         "stale": _("With old weights in the forward the gradient hardly changes, and the weights overshoot."),
         "deadlock": _("Ranks that block each other stand still, and no update follows."),
     }[fault]
@@ -74,9 +74,7 @@ def _targets(seen: Seen, _reference: Seen) -> str:
 def _evaluations(seen: Seen, _reference: Seen) -> str:
     if not seen.evaluations:
         return _("Here there is no evaluation.")
-    sentence = ngettext(
-        "Here there is {count} evaluation.", "Here there are {count} evaluations.", seen.evaluations
-    )
+    sentence = ngettext("Here there is {count} evaluation.", "Here there are {count} evaluations.", seen.evaluations)
     return sentence.format(count=seen.evaluations)
 
 
@@ -109,7 +107,9 @@ def _overshoot(seen: Seen, _reference: Seen) -> str:
     if not math.isfinite(seen.losses[-1]):
         return _("Here the gradient grows without bounds.")
     ratio, rise = max(seen.norms) / min(seen.norms), seen.losses[-1] - min(seen.losses)
-    sentence = _("Here the longest gradient is {ratio:.1f} times the shortest, and the loss ends {rise:.2f} above its lowest.")
+    sentence = _(
+        "Here the longest gradient is {ratio:.1f} times the shortest, and the loss ends {rise:.2f} above its lowest."
+    )
     return sentence.format(ratio=ratio, rise=rise)
 
 

@@ -34,6 +34,4 @@ def fixed(model, optimizer, batches, window):
 
 def run(train: Callable, windows: int) -> Seen:
     numbers = range(windows * WINDOW)
-    return watched(
-        train, windows, batches=[short_batch(n) if n % WINDOW == WINDOW - 1 else batch(n) for n in numbers]
-    )
+    return watched(train, windows, batches=[short_batch(n) if n % WINDOW == WINDOW - 1 else batch(n) for n in numbers])

@@ -1,10 +1,11 @@
-"""`python -m paci_lab.bugs.ranks`: two ranks, each a process, that run somebody's function and may block each other.
+"""`python -m paci_lab.bugs.ranks`: two ranks, each a process, that run somebody's functions and may block each other.
 
 Messages go through this process, which is what makes a deadlock a fact and not a guess: a `send` returns when the other
 rank receives it, as with NCCL and gloo, so two ranks that both wait, and not for each other's call, wait for ever.
 
-Standard input has a pickle (function, windows, micro-batches per window), for it comes from the process that starts this
-one; standard output gets JSON. The model is a two-layer network in numpy, since importing torch takes longer than all this.
+Standard input has a pickle ([a function for each rank], windows, micro-batches per window): it comes from the process
+that starts this one; standard output gets JSON. The model is a two-layer network in numpy, since importing torch takes
+longer than all of this.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import pickle
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -44,8 +44,8 @@ def samples(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-    function, windows, microbatches = pickle.load(sys.stdin.buffer)
-    json.dump(_run(function, windows, microbatches), sys.stdout)
+    functions, windows, microbatches = pickle.load(sys.stdin.buffer)
+    json.dump(_run(functions, windows, microbatches), sys.stdout)
 
 
 class Stage:
@@ -128,16 +128,15 @@ def _be(rank: int, hub: Connection, start_ns: int, function: Callable, windows: 
     try:
         stage = Stage(rank, hub, start_ns)
         for _window in range(windows):
-            function(rank, stage, microbatches)
+            function(stage, microbatches)
             stage._update(microbatches)
         hub.send(("end", windows * microbatches))
     except BaseException as error:
-        line = traceback.extract_tb(error.__traceback__)[-1].line
-        hub.send(("raised", f"{error}" if isinstance(error, RuntimeError) else f"{type(error).__name__}: {error} ({line})"))
+        hub.send(("raised", str(error) if isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}"))
     os._exit(0)
 
 
-def _run(function: Callable, windows: int, microbatches: int) -> dict[str, Any]:
+def _run(functions: list[Callable], windows: int, microbatches: int) -> dict[str, Any]:
     start_ns, hubs, pids = time.monotonic_ns(), [], []
     try:
         for rank in range(2):
@@ -146,7 +145,7 @@ def _run(function: Callable, windows: int, microbatches: int) -> dict[str, Any]:
             if not pid:
                 for other in (*hubs, mine):
                     other.close()
-                _be(rank, theirs, start_ns, function, windows, microbatches)
+                _be(rank, theirs, start_ns, functions[rank], windows, microbatches)
             pids.append(pid)
             theirs.close()
             hubs.append(mine)
