@@ -179,8 +179,10 @@ def test_what_a_function_starts_ends_with_it(tmp_path):
 
 
 def test_what_is_no_python_is_told():
-    for source in ("def f(:", "f = 1\0", "(" * 500, "\n" * 10 + "   x"):
+    for source in ("def f(:", "(" * 500, "\n" * 10 + "   x"):
         assert "not Python" in judge(find(ENOUGH), source, "f").sentence
+    for source in ("f = 1\0", "-" * 45_000 + "1", "x" + "+x" * 20_000, "f = '\ud800'"):
+        assert not judge(find(ENOUGH), source, "f").passed
     assert "raises KeyError: 'f'" in judge(find(ENOUGH), "g = 1", "f").sentence
 
 
@@ -229,7 +231,8 @@ def test_a_kernel_that_is_killed_leaves_nobody_behind(busy):
     client.stop()
     body = "while True: pass" if busy else "return 1"
     code = (
-        "import dataclasses; from paci_lab.classroom.checking import judge; from paci_lab.classroom.exercise import find\n"
+        "import dataclasses; from paci_lab.classroom.checking import judge\n"
+        "from paci_lab.classroom.exercise import find\n"
         "exercise = dataclasses.replace(find('02-enough'), seconds=60)\n"
         f"judge(exercise, 'def f(stages, most):\\n    {body}', 'f')\n"
         "print('done', flush=True); import time; time.sleep(600)"
@@ -257,7 +260,10 @@ def test_progress_survives_spoiled_lines_and_never_goes_back(tmp_path):
 
 
 def test_notebooks_side_by_side_lose_nothing(tmp_path):
-    code = "import sys; from paci_lab.classroom import recorded\nfor n in range(40): recorded._append({'exercise': f'{sys.argv[1]}-{n}', 'passed': True, 'source': 's' * 9000, 'name': 'f'})"
+    code = (
+        "import sys; from paci_lab.classroom import recorded\n"
+        "for n in range(40): recorded.keep(f'{sys.argv[1]}-{n}', True, 's' * 9000, 'f')"
+    )
     running = [subprocess.Popen([sys.executable, "-c", code, f"0{k}"]) for k in range(3)]
     assert [process.wait() for process in running] == [0, 0, 0]
     assert len(recorded.done()) == 120

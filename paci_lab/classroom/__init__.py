@@ -2,8 +2,8 @@
 
 How to add an exercise to lesson 02:
 
-1. In `paci_lab/classroom/exercises/lesson_02.py`, add an `Exercise` to the list that `exercises()` returns (a new lesson:
-   write the file, with that function). Its sentences stand inside `_(…)`.
+1. In `paci_lab/classroom/exercises/lesson_02.py`, add an `Exercise` to the list that `exercises()` returns (for a new
+   lesson, write the file with that function). Its sentences stand inside `_(…)`.
 
        Exercise(
            id="02-bubble",
@@ -42,8 +42,19 @@ notebook that it uses, and runs it in a process of its own: what is checked is w
 
 from __future__ import annotations
 
+import sys
+
 from paci_lab.classroom.checking import check
+from paci_lab.classroom.client import warm
+from paci_lab.classroom.completion import progress
 from paci_lab.classroom.exercise import Case, Exercise, Mistake
 from paci_lab.classroom.feedback import Feedback
+from paci_lab.classroom.hints import hint
+from paci_lab.classroom.predictions import predict
+from paci_lab.classroom.quizzes import quiz
 
-__all__ = ["Case", "Exercise", "Feedback", "Mistake", "check"]
+__all__ = ["Case", "Exercise", "Feedback", "Mistake", "check", "hint", "predict", "progress", "quiz"]
+
+# In a notebook the process that checks starts now: it is ready when the first function is written.
+if "ipykernel" in sys.modules:
+    warm()

@@ -12,7 +12,7 @@ from paci_lab.classroom import client, recorded
 from paci_lab.classroom.child import MEMORY_BYTES
 from paci_lab.classroom.exercise import Case, Exercise, find
 from paci_lab.classroom.feedback import Feedback
-from paci_lab.classroom.source import NotTaken, gather, is_stub
+from paci_lab.classroom.source import NotTaken, gather
 from paci_lab.classroom.values import decode
 from paci_lab.language import _
 from paci_lab.reading import parse_json
@@ -39,13 +39,10 @@ def check(exercise: str, function: Callable) -> Feedback:
 
 def judge(exercise: Exercise, source: str, name: str) -> Feedback:
     """Run `name` of `source` for the cases of `exercise` and compare; never raises for what `source` does."""
-    try:
-        if is_stub(source, name):
-            return Feedback("open", _("{name} is not written yet.").format(name=name))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Feedback("failed", _("This is not Python: {error}").format(error=error))
     answer = client.ask(exercise, source, name)
     values, problem = _read(answer["lines"], len(exercise.cases))
+    if problem is not None and problem["problem"] == "stub":
+        return Feedback("open", _("{name} is not written yet.").format(name=name))
     printed = answer["printed"]
     if answer["printed_bytes"] > len(printed.encode(errors="replace")):
         more = answer["printed_bytes"] - len(printed.encode(errors="replace"))
@@ -91,7 +88,9 @@ def _trouble(exercise: Exercise, case: Case, problem: dict[str, Any] | None, ans
     """The sentence for a function that did not get through its cases."""
     at = {"case": case.words}
     if problem is not None:
-        if problem["problem"] in ("raised", "syntax"):
+        if problem["problem"] == "syntax":
+            return _("This is not Python: {error}").format(error=problem["words"])
+        if problem["problem"] == "raised":
             at |= {"error": problem["words"], "line": problem["line"]}
             if problem["line"]:
                 return _("With {case}: your function raises {error}, in the line: {line}").format(**at)

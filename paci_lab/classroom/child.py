@@ -6,6 +6,7 @@ or paci_lab in it) ends there too.
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import json
 import linecache
@@ -17,6 +18,7 @@ import traceback
 from typing import Any
 
 from paci_lab.classroom.exercise import find
+from paci_lab.classroom.source import is_stub
 from paci_lab.classroom.values import encode
 
 __all__ = ["FILE", "MEMORY_BYTES", "run"]
@@ -33,9 +35,10 @@ _DEATH = 1  # PR_SET_PDEATHSIG of Linux's prctl
 def run(request: dict[str, Any], results: int, printed: int) -> None:
     """Call the function of `request` for every case; write to the descriptor `results`; prints go to `printed`.
 
-    A line is {"case": number, "value": …} or {"case": number, "problem": a kind, "words": …, "line": source line}; the
+    A line is {"case": number, "value": …} or {"problem": a kind, "words": …, "line": source line}; the
     last is {"end": true}. Does not return.
     """
+    os.chdir(request["folder"])  # what it writes goes with it
     os.setsid()  # so that everything it starts can be ended with it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DEATH, signal.SIGKILL)
@@ -58,15 +61,18 @@ def run(request: dict[str, Any], results: int, printed: int) -> None:
 
     linecache.cache[FILE] = (len(request["source"]), None, request["source"].splitlines(True), FILE)
     space: dict[str, Any] = {"__name__": "__main__"}
-    number = -1  # before the first case: the text itself is run
     try:
-        exec(compile(request["source"], FILE, "exec"), space)
+        tree = ast.parse(request["source"], FILE)
+        if is_stub(tree, request["name"]):
+            tell(problem="stub", words="", line="")
+            os._exit(0)
+        exec(compile(tree, FILE, "exec"), space)
         function = space[request["name"]]
         for number, case in enumerate(exercise.cases):
             tell(case=number, value=encode(exercise.call(function, *case.arguments)))
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing as well
         _flush()
-        tell(case=max(number, 0), **_problem(error))
+        tell(**_problem(error))
     else:
         _flush()
         tell(end=True)
@@ -95,7 +101,7 @@ def _problem(error: BaseException) -> dict[str, Any]:
     """What went wrong, in a word that the sentence is chosen by, with the learner's own line."""
     words = f"{type(error).__name__}: {error}"[:500]
     if isinstance(error, SyntaxError) and error.filename == FILE:
-        return {"problem": "syntax", "words": words, "line": (error.text or "").strip()[:200]}
+        return {"problem": "syntax", "words": words, "line": ""}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
     line = frames[-1].line.strip()[:200] if frames and frames[-1].line else ""
     if isinstance(error, MemoryError) or "can't allocate memory" in words:

@@ -16,9 +16,18 @@ __all__ = ["close", "close_tensor", "same", "same_orders"]
 
 
 def close(*, relative: float = 1e-3, absolute: float = 1e-9) -> Callable[[Any, Any], str | None]:
-    """Numbers that agree to rounding."""
+    """Numbers that agree to rounding, and lists of them."""
 
     def compare(got: Any, expected: Any) -> str | None:
+        if isinstance(expected, list | tuple):
+            if not isinstance(got, list) or len(got) != len(expected):
+                words = {"got": describe(got), "size": len(expected)}
+                return _nothing() if got is None else _("it gives {got}, and not {size} numbers.").format(**words)
+            for place, (one, other) in enumerate(zip(got, expected, strict=True)):
+                if (difference := compare(one, other)) is not None:
+                    words = {"place": place, "difference": difference}
+                    return _("at place {place} of what it returns, {difference}").format(**words)
+            return None
         if (wrong := _no_number(got)) is not None:
             return wrong
         if math.isclose(got, expected, rel_tol=relative, abs_tol=absolute):

@@ -21,7 +21,7 @@ MOST_OPS = 500
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Given(Schedule):
-    """A schedule that somebody wrote down, an update after the last operation of every stage."""
+    """A schedule that somebody wrote down; one without updates gets one at the end of every stage."""
 
     orders: tuple[tuple[str, ...], ...] = ()
     name = "yours"
@@ -30,7 +30,8 @@ class _Given(Schedule):
 
     def ops(self, rank: int) -> Iterator[Op]:
         yield from (Op.parse(f"{rank}{text}") for text in self.orders[rank])
-        yield Op(rank, "U", 0)
+        if not any(text.startswith("U") for text in self.orders[rank]):
+            yield Op(rank, "U", 0)
 
     def in_flight(self, stage: int) -> int:
         return self.microbatches
@@ -40,7 +41,7 @@ class _Given(Schedule):
 
 
 def draw_order(got: Any, expected: list[list[str]], case: Case) -> Any:
-    """Two Gantt charts for orders like [["F0", "B0"], …], a list per stage; one when the learner's cannot run.
+    """Two Gantt charts for orders like [["F0", "B0", "U0"], …], a list per stage; one when the learner's cannot run.
 
     Backwards take twice as long as forwards.
     """
@@ -56,16 +57,22 @@ def draw_order(got: Any, expected: list[list[str]], case: Case) -> Any:
 
 
 def trace_of(orders: Any) -> Trace | None:
-    """The simulated trace of one window with these orders; None when they are no schedule that could run."""
+    """The simulated trace of these orders; None when they are no schedule that could run.
+
+    One that breaks a rule and runs all the same, with updates in the wrong places, say, is drawn: that shows it.
+    """
     if not isinstance(orders, list) or not orders or not all(isinstance(order, list) for order in orders):
         return None
     if sum(map(len, orders)) > MOST_OPS or not all(isinstance(text, str) for order in orders for text in order):
         return None
-    m = sum(text.startswith("F") for text in orders[0])
+    m, updates = (sum(text.startswith(kind) for text in orders[0]) for kind in "FU")
     try:
         given = tuple(tuple(order) for order in orders)
-        schedule = _Given(stages=len(orders), microbatches=m, window=m, orders=given)
+        schedule = _Given(stages=len(orders), microbatches=m, window=-(-m // max(updates, 1)), orders=given)
         validate(schedule)
-    except (ValueError, ScheduleError):  # InputError is a ValueError
+    except ScheduleError as error:
+        if error.code in ("placement", "repeated", "forgotten", "order", "deadlock"):
+            return None
+    except ValueError:  # an operation that is none, or InputError
         return None
     return simulate(schedule, Costs(forward_ms=1, backward_ms=2))

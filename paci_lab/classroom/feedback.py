@@ -10,7 +10,12 @@ from paci_lab.language import _, direction
 
 __all__ = ["Feedback", "box"]
 
-SIGNS = {"passed": ("✓", "#10817c"), "failed": ("✗", "#ac5414"), "open": ("…", "#4c4ba1")}
+SIGNS = {
+    "passed": ("✓", "#10817c"),
+    "failed": ("✗", "#ac5414"),
+    "open": ("…", "#4c4ba1"),
+    "told": ("≈", "#2373bb"),
+}
 """A sign and a colour for each outcome: the sign tells it without the colour."""
 
 
@@ -63,10 +68,11 @@ class Feedback:
 def box(sentence: str, state: str) -> str:
     """`sentence` as HTML behind the sign of `state`, readable on a light and on a dark page."""
     sign, color = SIGNS[state]
-    name = {"passed": _("Passed"), "failed": _("Not yet"), "open": _("To do")}[state]
+    name = {"passed": _("Passed"), "failed": _("Not yet"), "open": _("To do"), "told": _("Compared")}[state]
     return (
         f'<div role="status" dir="{direction()}" style="border-inline-start:6px solid {color};padding:.4em .8em;'
         f'margin:.3em 0;font-size:1.1em;line-height:1.45;color:inherit">'
         f'<span aria-hidden="true" style="background:{color};color:#fefefe;border-radius:.3em;padding:0 .45em;'
-        f'margin-inline-end:.5em;font-weight:bold">{sign}</span><b>{html.escape(name)}.</b> {html.escape(sentence)}</div>'
+        f'margin-inline-end:.5em;font-weight:bold">{sign}</span><b>{html.escape(name)}.</b> {html.escape(sentence)}'
+        "</div>"
     )

@@ -4,9 +4,9 @@ The notebook's kernel holds the other ends of standard input and output. It cann
 this process has one thread and has imported torch, so a child is there in milliseconds. It ends when the kernel does,
 whatever way that goes, and when nobody has asked anything for ten minutes.
 
-A request is a line of JSON: {"exercise", "seconds", "source", "name"}. The answer is one as well: {"lines": what the child wrote,
-"printed": the beginning of what was printed, "printed_bytes", "ended": "well" | "time" | "memory" | "left" | "killed",
-"detail": exit code or signal}.
+A request is a line of JSON: {"exercise", "seconds", "source", "name"}. The answer is one as well: {"lines": what the
+child wrote, "printed": the beginning of what was printed, "printed_bytes", "ended": "well" | "time" | "left" |
+"killed", "detail": exit code or signal}.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -71,6 +72,11 @@ def _next_line(asked: int, waiting: bytes, parent: int) -> tuple[bytes | None, b
 
 def _check(request: dict[str, Any], asked: int, answers: int, parent: int) -> dict[str, Any]:
     """Fork, watch until the child has ended or must be, clean up, and say how it went."""
+    with tempfile.TemporaryDirectory(prefix="paci-lab-check-", ignore_cleanup_errors=True) as folder:
+        return _watch(request | {"folder": folder}, asked, answers, parent)
+
+
+def _watch(request: dict[str, Any], asked: int, answers: int, parent: int) -> dict[str, Any]:
     results, tell = os.pipe()
     prints, printed = os.pipe()
     pid = os.fork()
@@ -90,7 +96,7 @@ def _check(request: dict[str, Any], asked: int, answers: int, parent: int) -> di
         ready = select.select([*open_ends, asked], [], [], LOOK_S)[0]
         if os.getppid() != parent or (asked in ready and not os.read(asked, 1)):
             _end(pid)
-            os._exit(0)  # the kernel is gone
+            sys.exit()  # the kernel is gone
         for end in open_ends.intersection(ready):
             data = os.read(end, 1 << 16)
             total += len(data) if end == prints else 0

@@ -41,9 +41,9 @@ def gather(function: Callable) -> str:
     return text
 
 
-def is_stub(source: str, name: str) -> bool:
-    """True when the function `name` in `source` has nothing in its body but a docstring, `...` and `pass`."""
-    for node in ast.parse(source).body:
+def is_stub(tree: ast.Module, name: str) -> bool:
+    """True when the function `name` in `tree` has nothing in its body but a docstring, `...` and `pass`."""
+    for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return all(
                 isinstance(line, ast.Pass) or (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
