@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch._dynamo  # noqa: F401  the first optimizer imports it, for seconds: better once than in each forked check
 
 from paci_lab.bugs.babble import Batch, batch, build_model
 from paci_lab.bugs.seen import Seen

@@ -26,8 +26,8 @@ import numpy as np
 
 __all__ = ["SILENCE_S", "STANDSTILL_S", "main"]
 
-PACE_S = {"forward": 0.02, "backward": 0.04}
-STANDSTILL_S = 0.3
+PACE_S = {"forward": 0.01, "backward": 0.02}
+STANDSTILL_S = 0.15
 """How long ranks that have blocked each other are left standing, so that it can be seen in a chart."""
 
 SILENCE_S = 5.0
