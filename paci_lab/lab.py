@@ -6,6 +6,7 @@ and notes and open anywhere; they live in `notebooks/work/`, which git does not 
 
 An exercise's solution stands in the source between `# BEGIN SOLUTION` and `# END SOLUTION`, the marks that nbgrader and
 otter know as well. A learner's copy has `...` there; the solution notebook has the solution, and so has what tests run.
+Where there is something to repair, a line `# INSTEAD OF` follows the solution, and then what the learner's copy has.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _SETTINGS = {
 """What JupyterLab does differently here; the learner's own settings win."""
 
 _LINK = re.compile(r"\]\((\d\d_\w+)\.md\)")
-_SOLUTION = re.compile(r"^([ \t]*)# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION *$", re.MULTILINE | re.DOTALL)
+_SOLUTION = re.compile(
+    r"^([ \t]*)# BEGIN SOLUTION\n(.*?)(?:^[ \t]*# INSTEAD OF\n(.*?))?^[ \t]*# END SOLUTION *$", re.MULTILINE | re.DOTALL
+)
 _MARK = re.compile(r"(BEGIN|END) SOLUTION")
 
 
@@ -68,7 +71,7 @@ def read_lesson(path: Path, *, solutions: bool = False) -> Any:
     for number, cell in enumerate(notebook.cells):
         cell.source = _LINK.sub(r"](\1.ipynb)", cell.source)
         if cell.cell_type == "code":
-            cell.source = _SOLUTION.sub(_solved if solutions else r"\1...", cell.source)
+            cell.source = _SOLUTION.sub(_solved if solutions else _open, cell.source)
             if (left := _MARK.search(cell.source)) is not None:
                 what = f"{path}, cell {number}"
                 raise InputError(what, left[0], "a BEGIN and an END for every solution", "write the other mark")
@@ -160,6 +163,10 @@ def open_lab(
 
 def _solved(match: re.Match[str]) -> str:
     return match[2].rstrip("\n")
+
+
+def _open(match: re.Match[str]) -> str:
+    return f"{match[1]}..." if match[3] is None else match[3].rstrip("\n")
 
 
 def _up_to_date(copy: Path, fresh: Any) -> bool:

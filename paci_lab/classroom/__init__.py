@@ -32,6 +32,9 @@ How to add an exercise to lesson 02:
 
        check("02-bubble", bubble)
 
+   Where there is something to repair, `# INSTEAD OF` and the faulty lines follow the solution; the learner's copy gets
+   these, and a check of them as they are fails. See lesson 09.
+
 3. `pytest tests/test_classroom_exercises.py`: it holds the badge to the data, passes the lesson's solution through the
    check, and wants every mistake to be told by its sentence.
 

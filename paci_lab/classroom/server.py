@@ -43,6 +43,8 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
+    import torch._dynamo  # noqa: F401  the first optimizer that is made needs it, and each child would import it anew
+
     import paci_lab.lessons  # noqa: F401  what most exercises need
 
     waiting = b""
