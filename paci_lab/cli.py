@@ -12,7 +12,20 @@ from paci_lab.schedules import ScheduleError
 
 __all__ = ["main"]
 
-COMMANDS = ("demo", "doctor", "simulate", "train", "compare", "claims", "fit", "show", "lab", "schedules", "export", "play")
+COMMANDS = (
+    "demo",
+    "doctor",
+    "simulate",
+    "train",
+    "compare",
+    "claims",
+    "fit",
+    "show",
+    "lab",
+    "schedules",
+    "export",
+    "play",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

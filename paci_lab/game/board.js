@@ -74,7 +74,7 @@ class Board {
     this.rank = Math.min(this.rank, board.ranks.length - 1);
     this.plan.style.setProperty("--span", board.span);
     this.axis.replaceChildren();
-    for (let unit = 0; unit <= board.span; unit += board.span > 30 ? 2 : 1) {
+    for (let unit = 0; unit < board.span; unit += board.span > 30 ? 2 : 1) {
       make("span", "", this.axis, unit).style.left = `${(100 * unit) / board.span}%`;
     }
     this.par.replaceChildren();

@@ -1,4 +1,4 @@
-"""A finished board on real ranks: paced devices that take as long as the level says, and what was predicted for them."""
+"""A finished board on real ranks: paced devices that take as long as the level says, and what was predicted."""
 
 from __future__ import annotations
 

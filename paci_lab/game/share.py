@@ -1,9 +1,10 @@
 """A board as a short text, which is also the name of its schedule.
 
-`game1_pair_FFBBU_FFBBU_5f0c2a11` is the version, the level, the operations of every rank, and a checksum. A kind without
-a number is the next of its kind: "FFB" is F0, F1, B0, and "F1FB" is F1, F0, B0.
+`game1_pair_FFBBU_FFBBU_44e0b54b` is the version, the level, the operations of every rank, and a checksum. A kind
+without a number is the next of its kind: "FFB" is F0, F1, B0, and "F1FB" is F1, F0, B0.
+
 Every command and spec that takes a schedule's name takes `paci_lab.game.share:` and the text, so the spec of a run
-holds the whole board: `paci-lab simulate --schedule paci_lab.game.share:game1_pair_… --stages 2 --window 2 --updates 1`.
+holds the whole board. `paci-lab export` writes a board without asynchronous updates as torch's CSV.
 """
 
 from __future__ import annotations

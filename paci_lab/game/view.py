@@ -57,6 +57,7 @@ class Game:
         self.folder = Path(folder)
         self.progress = Progress(folder)
         self.run: Run | None = None
+        self._telling = False
         self.problems = Problems()
         self.front = BoardFront(self._heard)
         self.controls = self._make_controls()
@@ -118,7 +119,7 @@ class Game:
         self._show(self.progress.note or _("Level {title}: place the first operation.").format(title=level.title))
 
     def _chose(self, change: Mapping[str, Any]) -> None:
-        if change["new"] != self.board.level.id:
+        if not self._telling:
             self._guarded(lambda: self._open(level_named(change["new"])))
 
     def _show(self, said: str, *, refused: str = "", hinted: str = "") -> None:
@@ -132,10 +133,12 @@ class Game:
             (f"{number}. {level.title}{' ✓' if self.progress.solved(level) else ''}", level.id)
             for number, level in enumerate(levels(), 1)
         ]
-        level = self.controls["level"]
-        if tuple(options) != level.options or level.value != self.board.level.id:
-            with level.hold_trait_notifications():
-                level.options, level.value = options, self.board.level.id
+        choice = self.controls["level"]
+        if tuple(options) != choice.options or choice.value != self.board.level.id:
+            self._telling = True  # new options choose the first of them for a moment
+            choice.options = options
+            choice.value = self.board.level.id
+            self._telling = False
         listen_while_busy(*self.controls.values())
 
     def _guarded(self, action: Any) -> None:
@@ -181,7 +184,8 @@ class Game:
         if now.complete and board.lines != was:
             said = said + " " + now.words()
         if board.lines != was or hinted or what in ("idea", "legal"):
-            self.progress.keep(board, self.help, solved=now.won)
+            # A level is solved by the player's own last move.
+            self.progress.keep(board, self.help, solved=now.won and what in ("next", "place", "move"))
             said = f"{said} {self.progress.note}".strip()
         self._show(said, refused=str(refusal.op) if refusal else "", hinted=hinted)
 
@@ -190,18 +194,23 @@ class Game:
         if number is None:
             left = [op for op in self.board.left(rank) if op.kind == kind]
             if not left:
-                return self._none_left(rank, kind), None
+                return self._none_such(Op(rank, kind, 0)), None
             op = left[0]
         else:
             op = Op(rank, kind, number)
+            if op not in self.board.level.ops(rank):
+                return self._none_such(op), None
         refusal = self.board.place(op, asked.get("at"))
         return str(refusal or self._placed(op)), refusal
 
-    def _none_left(self, rank: int, kind: str) -> str:
-        if kind in self.board.level.kinds:
-            return _("All {kind} of rank {rank} are placed.").format(kind=kind, rank=rank)
-        kinds = ", ".join(self.board.level.kinds)
-        return _("This level has no {kind}: its operations are {kinds}.").format(kind=kind, kinds=kinds)
+    def _none_such(self, op: Op) -> str:
+        """Why there is no `op` to be placed."""
+        if op.kind not in self.board.level.kinds:
+            kinds = ", ".join(self.board.level.kinds)
+            return _("This level has no {kind}: its operations are {kinds}.").format(kind=op.kind, kinds=kinds)
+        if op in self.board.level.ops(op.stage):
+            return _("All {kind} of rank {rank} are placed.").format(kind=op.kind, rank=op.stage)
+        return _("This level has no {op}.").format(op=op)
 
     def _placed(self, op: Op) -> str:
         code = self.board.trace.of_kind(op.kind)
@@ -236,9 +245,14 @@ class Game:
 
     # -- shared texts and real ranks ------------------------------------------------------------------------------
     def _load(self) -> None:
-        self.board.put(board_of(self.controls["text"].value, self.board.level).lines)
+        try:
+            shared = board_of(self.controls["text"].value, self.board.level)
+        except InputError as error:
+            self._show(_("This text cannot be laid out. {why}").format(why=error.fix), refused="-")
+            return
+        self.board.put(shared.lines)
         now = score(self.board)
-        self.progress.keep(self.board, self.help, solved=now.won)
+        self.progress.keep(self.board, self.help, solved=False)
         self._show(_("The shared board is laid out. Undo brings yours back.") + " " + now.words())
 
     def _start(self) -> None:
