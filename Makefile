@@ -4,6 +4,7 @@ MIN_PYTHON := 3.11
 EXTRAS     ?= test
 PYTHON     ?=
 ARGS       ?=
+WORDS      ?=
 TORCH      ?= 2.12.1
 
 # Two tests at a time: most of them wait for processes of their own. More would be late for their paced ranks.
@@ -24,7 +25,7 @@ KEY   := $(shell { pwd -P; echo "$(EXTRAS)"; cat pyproject.toml constraints.txt;
 STAMP := $(VENV)/.ready-$(KEY)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-torch bench lab lint clean FORCE
+.PHONY: help setup demo test test-slow test-torch bench lab words lint clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -103,6 +104,9 @@ bench: setup ## measure everything on this machine, which takes long: leave it a
 
 lab: setup ## open JupyterLab at the lessons
 	$(VENV)/bin/paci-lab lab $(ARGS)
+
+words: setup ## collect what learners read into the message catalogue; WORDS=de begins a translation
+	$(PY) -m paci_lab.catalogue $(WORDS)
 
 lint: setup ## check style and format with ruff
 	$(PY) -m ruff check .

@@ -13,19 +13,9 @@ from paci_lab.schedules import ScheduleError
 __all__ = ["main"]
 
 COMMANDS = (
-    "demo",
-    "doctor",
-    "simulate",
-    "train",
-    "compare",
-    "claims",
-    "fit",
-    "show",
-    "lab",
-    "schedules",
-    "export",
+    "demo", "doctor", "simulate", "train", "compare", "claims", "fit", "show", "lab", "present", "schedules", "export",
     "play",
-)
+)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,8 +1,8 @@
-"""One generated notebook as a full-screen page, from one command: Voilà runs its cells in a kernel and shows what they show.
+"""One generated notebook as a full-screen page, from one command: Voilà runs its cells and shows what they show.
 
 The page is for the one who started it: it is served on 127.0.0.1 alone, behind a token drawn for this page, and the
 browser is told to fetch nothing from anywhere else, so that it works with the network cable out. Everybody who opens
-it gets a kernel of their own, which ends when the page is closed or reloaded, and when the command ends however it ends.
+it gets a kernel of their own, which ends when the page is closed or reloaded, and when the command ends, however.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _INDEX = """{% extends 'voila/templates/lab/index.html.j2' %}
 {%- endblock notebook_css -%}
 """
 
-# A page is as large as its window and its theme can change while it is shown: `data-jp-theme-light` of its body decides.
+# The theme can change while the page is shown: `data-jp-theme-light` of its body decides.
 _STYLE = """
 .jp-mod-noOutputs.jp-mod-noInput { display: none; }
 html, body { height: 100%; }
@@ -62,6 +62,9 @@ body[data-jp-theme-light="true"] {
   --jp-ui-font-color0: #000000; --jp-ui-font-color1: #1b1f26; --jp-ui-font-color2: #5b6370;
   --jp-border-color0: #8a93a0; --jp-border-color1: #c9cfd8; --jp-border-color2: #e6e8ec;
   --jp-inverse-layout-color0: #111111; --jp-rendermime-error-background: #fdeaea; }
+body { --jp-widgets-color: var(--jp-content-font-color1); --jp-widgets-label-color: var(--jp-content-font-color1);
+  --jp-widgets-readout-color: var(--jp-content-font-color1); --jp-widgets-input-color: var(--jp-content-font-color1);
+  --jp-widgets-input-background-color: var(--jp-layout-color0); }
 #rendered_cells .jp-Cell, #rendered_cells .jp-OutputArea-output { margin: 0; padding: 0; }
 #rendered_cells .jp-OutputArea, #rendered_cells .jp-OutputArea-output { max-width: 100%; overflow: visible; }
 #rendered_cells .jp-OutputPrompt { display: none; }
@@ -177,7 +180,7 @@ def _config(port: int, token: str, theme: str) -> Any:
                 "port": port,
                 "token": token,
                 "open_browser": False,
-                "tornado_settings": {"headers": {"Content-Security-Policy": policy}, "ws_ping_timeout": 30_000},
+                "tornado_settings": {"headers": {"Content-Security-Policy": policy}},
             },
             "VoilaConfiguration": {
                 "template": _TEMPLATE,

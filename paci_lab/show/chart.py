@@ -51,6 +51,7 @@ class Chart(go.FigureWidget):
 
     Attributes:
         in_page: the widget that shows it.
+        spoken: what the picture shows, in a sentence or two for those who cannot see it.
     """
 
     _model_name = traitlets.Unicode("WidgetModel").tag(sync=True)
@@ -58,6 +59,7 @@ class Chart(go.FigureWidget):
     _model_module_version = traitlets.Unicode("2.0.0").tag(sync=True)
     _view_name = traitlets.Unicode(None, allow_none=True).tag(sync=True)
     _view_module = traitlets.Unicode(None, allow_none=True).tag(sync=True)
+    spoken = traitlets.Unicode().tag(sync=True)
     _esm = ""
     _whole = False
     _code: ClassVar[_Code | None] = None  # one for all charts of a kernel

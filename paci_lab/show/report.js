@@ -17,7 +17,7 @@
   const show = () => {
     const theme = chosen ?? (system.matches ? "dark" : "light");
     root.dataset.theme = theme;
-    button.textContent = theme === "dark" ? "Light" : "Dark";
+    button.textContent = theme === "dark" ? button.dataset.light : button.dataset.dark;
     for (const script of specs) {
       const spec = JSON.parse(script.textContent);
       const figure = theme === "dark" ? dark(spec) : spec;
