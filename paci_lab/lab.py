@@ -138,9 +138,7 @@ def execute(
     return client.execute(env={**os.environ, **(environment or {})})
 
 
-def open_lab(
-    options: Sequence[str] = (), *, folder: Path = FOLDER, solutions: bool = False, hub: bool = False
-) -> None:
+def open_lab(options: Sequence[str] = (), *, folder: Path = FOLDER, solutions: bool = False, hub: bool = False) -> None:
     """Become JupyterLab at lesson 00; `options` are its own, such as --no-browser. Does not return.
 
     With `hub` it becomes the JupyterLab of one user of a JupyterHub, which shares the checkout with others.
