@@ -325,7 +325,7 @@ def open_new(page: Page, server: str, name: str, cells: list[str]) -> None:
 def test_by_keyboard_alone_in_a_language_from_right_to_left(server, page, shoot):
     """Every control is reached, named and seen; words run from right to left, time does not, and nothing is cut off."""
     live = 'view = open_run(lessons.RECORDINGS / "04-paci").live(); view'
-    open_new(page, server, "words", [FROM_RIGHT_TO_LEFT, "explorer(stages=4, microbatches=16, window=4)", live])
+    open_new(page, server, "words", [FROM_RIGHT_TO_LEFT, "explorer(stages=4, microbatches=8, window=4)", live])
     first, second = page.locator(".paci-lab-view").first, page.locator(".paci-lab-view").last
     second.locator(".js-plotly-plot .xtick text").first.wait_for()
     first.locator("select").first.focus()
