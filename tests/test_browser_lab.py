@@ -284,7 +284,8 @@ LAYOUT = """view => {
             if (wide > 2 && high > 2) wrong.push(`over one another: ${say(part)} and ${say(other)}`);
         }
     }
-    for (const part of parts.filter(part => !part.matches(".slider-container, select"))) if (part.scrollWidth > part.clientWidth + 1) wrong.push(`cut off: ${say(part)}`);
+    for (const part of parts.filter(part => !part.matches(".slider-container, select")))
+        if (part.scrollWidth > part.clientWidth + 1) wrong.push(`cut off: ${say(part)}`);
     for (const label of view.querySelectorAll(".widget-inline-hbox:not(.paci-lab-time *) > .widget-label")) {
         const slider = label.parentElement.querySelector(".slider-container, select");
         if (slider && box(slider).left > box(label).left) wrong.push(`in the wrong order: ${say(label)}`);
