@@ -19,7 +19,7 @@ _STYLE = """<style>
 .paci-lab-rtl :is(.js-plotly-plot, .slider-container, .widget-readout, .paci-lab-time, .jp-OutputArea) {
   direction: ltr; }
 .paci-lab-rtl .widget-checkbox input { margin-left: 8px; }
-.paci-lab-rtl .widget-inline-hbox > .widget-label { text-align: left; margin: 0 0 0 4px; }
+.paci-lab-rtl .widget-inline-hbox:not(.paci-lab-time *) > .widget-label { text-align: left; margin: 0 0 0 4px; }
 </style>"""
 
 
