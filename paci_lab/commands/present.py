@@ -77,11 +77,11 @@ def sides_of(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
 
 
 def _default(arguments: argparse.Namespace, race: tuple[str, ...], *, live: bool) -> list[dict[str, Any]]:
-    from paci_lab.lessons import RECORDINGS
+    from paci_lab.present.race import RECORDINGS
     from paci_lab.present.scenes import BASE, RATES
 
     if not live:
-        return _recorded([RECORDINGS / f"race-{contender.replace(':', '-')}" for contender in race])
+        return _recorded([RECORDINGS / contender.replace(":", "-") for contender in race])
     base = spec_from(arguments, base=BASE)
     specs = [parse_contender(contender, base)[1] for contender in race]
     if arguments.spec_learning_rate is None:
