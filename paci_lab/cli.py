@@ -13,8 +13,21 @@ from paci_lab.schedules import ScheduleError
 __all__ = ["main"]
 
 COMMANDS = (
-    "demo", "doctor", "simulate", "train", "compare", "claims", "fit", "show", "lab", "present", "schedules", "export",
-)  # fmt: skip
+    "demo",
+    "doctor",
+    "simulate",
+    "train",
+    "compare",
+    "claims",
+    "fit",
+    "show",
+    "lab",
+    "play",
+    "present",
+    "grade",
+    "schedules",
+    "export",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,7 +2,11 @@
 
 A source is Markdown with its code in fenced blocks (jupytext's format). It has no place for outputs or widget state, so
 none can be committed, and a change reads as a change. A learner works on copies, ordinary notebooks that keep outputs
-and notes and open anywhere; they live in `notebooks/work/`, which git does not see.
+and notes and open anywhere; they live in `notebooks/work/`, which git does not see, or where `workplace` says.
+
+An exercise's solution stands in the source between `# BEGIN SOLUTION` and `# END SOLUTION`, the marks that nbgrader and
+otter know as well. A learner's copy has `...` there; the solution notebook has the solution, and so has what tests run.
+Where there is something to repair, a line `# INSTEAD OF` follows the solution, and then what the learner's copy has.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ from typing import Any
 
 import paci_lab
 from paci_lab.errors import InputError
+from paci_lab.workplace import workplace
 
-__all__ = ["FOLDER", "execute", "lesson_sources", "open_lab", "prepare", "read_lesson"]
+__all__ = ["FOLDER", "execute", "lesson_sources", "open_lab", "prepare", "read_lesson", "solution"]
 
 FOLDER = Path(paci_lab.__file__).parents[1] / "notebooks"
 """Where a checkout has its lessons."""
@@ -33,6 +38,10 @@ _SETTINGS = {
 """What JupyterLab does differently here; the learner's own settings win."""
 
 _LINK = re.compile(r"\]\((\d\d_\w+)\.md\)")
+_SOLUTION = re.compile(
+    r"^([ \t]*)# BEGIN SOLUTION\n(.*?)(?:^[ \t]*# INSTEAD OF\n(.*?))?^[ \t]*# END SOLUTION *$", re.MULTILINE | re.DOTALL
+)
+_MARK = re.compile(r"(BEGIN|END) SOLUTION")
 
 
 def lesson_sources(folder: Path = FOLDER) -> list[Path]:
@@ -43,10 +52,11 @@ def lesson_sources(folder: Path = FOLDER) -> list[Path]:
     return found
 
 
-def read_lesson(path: Path) -> Any:
+def read_lesson(path: Path, *, solutions: bool = False) -> Any:
     """A lesson as a notebook (an nbformat node) without outputs; links between lessons lead to notebooks.
 
-    Raises InputError, with the command to run, when jupytext is not installed.
+    Exercises are open, or solved with `solutions`. Raises InputError, with the command to run, when jupytext is not
+    installed, and for a solution that is not marked at both ends.
     """
     try:
         import jupytext
@@ -60,6 +70,11 @@ def read_lesson(path: Path) -> Any:
     notebook = jupytext.reads(path.read_text(encoding="utf-8"), fmt="md")
     for number, cell in enumerate(notebook.cells):
         cell.source = _LINK.sub(r"](\1.ipynb)", cell.source)
+        if cell.cell_type == "code":
+            cell.source = _SOLUTION.sub(_solved if solutions else _open, cell.source)
+            if (left := _MARK.search(cell.source)) is not None:
+                what = f"{path}, cell {number}"
+                raise InputError(what, left[0], "a BEGIN and an END for every solution", "write the other mark")
         cell.id = f"cell-{number}"  # not drawn by chance: the same source gives the same file
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -69,20 +84,31 @@ def read_lesson(path: Path) -> Any:
     return notebook
 
 
-def prepare(folder: Path = FOLDER) -> list[Path]:
-    """Make or refresh the learner's copies in `folder`/work and return them.
+def solution(lesson: str, function: str, *, folder: Path = FOLDER) -> str | None:
+    """The solved function `function` of lesson "01" as text; None where there is no such lesson, or nothing marked."""
+    for path in folder.glob(f"{lesson}_*.md"):
+        for block in re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            if f"def {function}(" in block and _SOLUTION.search(block):
+                return _SOLUTION.sub(_solved, block).rstrip()
+    return None
+
+
+def prepare(folder: Path = FOLDER, *, solutions: bool = False, shared: bool = False) -> list[Path]:
+    """Make or refresh the learner's copies in the `workplace` of `folder` and return them; solved ones in solutions/.
 
     A copy with the learner's own changes in its cells is never lost: when its lesson has changed meanwhile, the copy is
     kept beside the new one as `<name>.yours.ipynb`. Outputs of an unchanged lesson are kept.
     """
     import nbformat
 
-    work = folder / "work"
+    work = workplace(folder, shared=shared)
+    if solutions:
+        work = work / "solutions"
     copies = []
     try:
-        work.mkdir(exist_ok=True)
+        work.mkdir(parents=True, exist_ok=True)
         for source in lesson_sources(folder):
-            copy, fresh = work / f"{source.stem}.ipynb", read_lesson(source)
+            copy, fresh = work / f"{source.stem}.ipynb", read_lesson(source, solutions=solutions)
             if not _up_to_date(copy, fresh):
                 nbformat.write(fresh, copy)
             copies.append(copy)
@@ -92,22 +118,32 @@ def prepare(folder: Path = FOLDER) -> list[Path]:
 
 
 def execute(
-    source: Path, folder: Path, *, environment: Mapping[str, str] | None = None, cell_timeout_s: int = 300
+    source: Path,
+    folder: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    cell_timeout_s: int = 300,
+    solutions: bool = True,
 ) -> Any:
     """Run a lesson from top to bottom without a browser, in `folder`, and return it with its outputs.
+
+    Exercises are solved unless `solutions` is False: then it is the learner's copy that runs, as it is at first.
 
     Raises nbclient's CellExecutionError for the first cell that fails.
     """
     import nbclient
 
-    notebook = read_lesson(source)
+    notebook = read_lesson(source, solutions=solutions)
     client = nbclient.NotebookClient(notebook, timeout=cell_timeout_s, resources={"metadata": {"path": str(folder)}})
     return client.execute(env={**os.environ, **(environment or {})})
 
 
-def open_lab(options: Sequence[str] = (), *, folder: Path = FOLDER) -> None:
-    """Become JupyterLab at lesson 00; `options` are its own, such as --no-browser. Does not return."""
-    first = prepare(folder)[0]
+def open_lab(options: Sequence[str] = (), *, folder: Path = FOLDER, solutions: bool = False, hub: bool = False) -> None:
+    """Become JupyterLab at lesson 00; `options` are its own, such as --no-browser. Does not return.
+
+    With `hub` it becomes the JupyterLab of one user of a JupyterHub, which shares the checkout with others.
+    """
+    first = prepare(folder, solutions=solutions, shared=hub)[0]
     settings = first.parent / ".lab" / "labconfig"
     settings.mkdir(parents=True, exist_ok=True)
     for name, values in _SETTINGS.items():
@@ -116,7 +152,19 @@ def open_lab(options: Sequence[str] = (), *, folder: Path = FOLDER) -> None:
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(paths)
     # In this process's place, so that Ctrl-C and closing the terminal mean to JupyterLab what they always mean.
     os.chdir(first.parent)
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", first.name, *options])
+    command = ["jupyterlab", first.name]
+    if hub:
+        open_at = f"--ServerApp.default_url=/lab/tree/{first.name}"
+        command = ["jupyterhub.singleuser", f"--ServerApp.root_dir={first.parent}", open_at]
+    os.execv(sys.executable, [sys.executable, "-m", *command, *options])
+
+
+def _solved(match: re.Match[str]) -> str:
+    return match[2].rstrip("\n")
+
+
+def _open(match: re.Match[str]) -> str:
+    return f"{match[1]}..." if match[3] is None else match[3].rstrip("\n")
 
 
 def _up_to_date(copy: Path, fresh: Any) -> bool:

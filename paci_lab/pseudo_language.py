@@ -1,7 +1,7 @@
 """Made-up languages, written on the fly, that show which sentences are not in the catalogue and where a layout breaks.
 
 en_XA is English in accented letters, in brackets and longer by a third: plain letters in it were never looked up, a
-text without its closing bracket was cut off. ar_XB is English written from right to left, word by word.
+text without its closing bracket was cut off. ar_XB is English from right to left, word by word, and as long.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ class Pseudo(gettext.NullTranslations):
 
 
 def _accented(message: str) -> str:
-    letters = sum(character.isalpha() for character in _PLACE.sub("", message))
-    return "⟦" + _outside(message, lambda text: text.translate(_ACCENTED)) + "·" * -(-letters // 3) + "⟧"
+    return "⟦" + _outside(message, lambda text: text.translate(_ACCENTED)) + _padding(message) + "⟧"
 
 
 def _mirrored(message: str) -> str:
-    return _outside(message, lambda text: _WORD.sub(lambda word: _OVERRIDE + word[0] + _POP, text))
+    return _outside(message, lambda text: _WORD.sub(lambda word: _OVERRIDE + word[0] + _POP, text)) + _padding(message)
+
+
+def _padding(message: str) -> str:
+    """A third of the message's length, for other languages need more room than English."""
+    return "·" * -(-sum(character.isalpha() for character in _PLACE.sub("", message)) // 3)
 
 
 def _outside(message: str, write) -> str:

@@ -7,6 +7,7 @@ left only in what is data (names of schedules and runs, units, what a run itself
 from __future__ import annotations
 
 import ast
+import html
 import itertools
 import json
 import re
@@ -170,7 +171,7 @@ def english(texts: list[str], *data: str) -> set[str]:
     """Plain words in texts that were not looked up, beside `DATA`; asserts that every place was filled in."""
     found = set()
     for text in texts:
-        text = _MARKUP.sub(" ", text)
+        text = html.unescape(_MARKUP.sub(" ", text))
         assert "{" not in text and text.count("⟦") == text.count("⟧"), text
         found |= {word.strip(".-") for word in re.findall(r"[\w.-]+", text) if re.search(r"[A-Za-z]", word)}
     return {re.sub("[^A-Za-z0-9.-]", "", word) for word in found - DATA - set(data)}
@@ -202,6 +203,11 @@ def texts_in(widget) -> list[str]:
     return shown + [text for child in getattr(widget, "children", ()) for text in texts_in(child)]
 
 
+def names_in(study: Study) -> set[str]:
+    """Of its points and run directories."""
+    return {name for trial in study.trials() for name in (study.label(trial), Path(trial.path).name)}
+
+
 @pytest.fixture
 def trace():
     costs = Costs(latency_ms=0.5, jitter=0.2, update_ms=0.3)
@@ -219,7 +225,7 @@ def test_charts_speak_the_language(speak, trace):
     rows = [{"time_s": t, "tokens": 1000 * t, "update": t, "val_loss": 5 - t} for t in range(4)]
     assert english(texts_of(loss_curves({"paci": rows}, target=3.0))) == set()
     study = Study.open(RECORDINGS / "06-window")
-    assert english(texts_of(windows_chart(study))) == set()
+    assert english(texts_of(windows_chart(study)), *names_in(study)) == set()
     plain = gantt(trace, strips=("in-flight", "version"))
     slots, layout = new_content(plain, trace)
     picture = moving_picture(plain, slots, tuple(layout["xaxis.range"]), 3)
@@ -286,9 +292,7 @@ def test_the_study_view_speaks_the_language(speak):
     view = Controller(Study.open(RECORDINGS / "06-window")).live()
     view.close()
     shown = [*texts_in(view.widget), view.table.html, *re.findall(r'title="([^"]*)"', view.table.html)]
-    trials = Study.open(RECORDINGS / "06-window").trials()
-    names = [re.split(r"[ ,]+", view._study.label(trial)) + [Path(trial.path).name] for trial in trials]
-    assert english(shown, *itertools.chain(*names)) == set()
+    assert english(shown, *names_in(view._study)) == set()
 
 
 def test_a_language_from_right_to_left_turns_the_page_and_not_the_charts(speak, trace):
@@ -298,4 +302,7 @@ def test_a_language_from_right_to_left_turns_the_page_and_not_the_charts(speak, 
     assert "paci-lab-rtl" in view.widget._dom_classes
     heading = view.figure.layout.annotations[0].text  # in a chart, which is drawn from left to right, on its own
     assert heading.count("\u2067") == heading.count("\u2069") > 0
+    view.controls["step"].value = 3  # what depends on the unit of the axis does not read it off its title
+    view.controls["step mode"].value = True
+    assert max(view.figure.data[-1].x) > 5
     assert 'dir="rtl"' in details_html([Spoken(trace)]) and view.figure.layout.xaxis.range[0] == 0

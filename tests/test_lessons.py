@@ -17,6 +17,8 @@ from torch import nn
 
 import paci_lab
 from paci_lab import PACI, Costs, InputError, lessons, simulate
+from paci_lab.classroom import recorded
+from paci_lab.classroom.exercise import every_exercise
 from paci_lab.lab import FOLDER, execute, lesson_sources, prepare, read_lesson
 
 SOURCES = lesson_sources()
@@ -42,9 +44,10 @@ def test_lessons_are_numbered_and_no_notebook_is_committed():
     assert listed.stdout == ""
 
 
+@pytest.mark.parametrize("solutions", [False, True], ids=["open", "solved"])
 @pytest.mark.parametrize("source", SOURCES, ids=NAMES)
-def test_form_of_a_lesson(source):
-    cells = read_lesson(source).cells
+def test_form_of_a_lesson(source, solutions):
+    cells = read_lesson(source, solutions=solutions).cells
     code = [cell.source.splitlines() for cell in cells if cell.cell_type == "code"]
     words = [len(cell.source.split()) for cell in cells if cell.cell_type == "markdown"]
     first, last = cells[0].source, cells[-1].source
@@ -56,6 +59,19 @@ def test_form_of_a_lesson(source):
     assert max(map(len, code)) <= 16 and statistics.median(map(len, code)) <= 6
     assert statistics.median(words) <= 60
     assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in cells)
+
+
+def test_copy_and_solution_come_from_one_source(tmp_path):
+    source = tmp_path / "00_start_here.md"
+    body = "    y = x\n    # BEGIN SOLUTION\n    if y:\n        y += 1\n    # END SOLUTION\n    return y\n"
+    lesson = f"```python\ndef f(x):\n{body}```\n"
+    source.write_text(lesson)
+    (open_,), (solved,) = read_lesson(source).cells, read_lesson(source, solutions=True).cells
+    assert open_.source == "def f(x):\n    y = x\n    ...\n    return y"
+    assert solved.source == "def f(x):\n    y = x\n    if y:\n        y += 1\n    return y"
+    source.write_text(lesson.replace("    # END SOLUTION\n", ""))
+    with pytest.raises(InputError, match="cell 0 = BEGIN SOLUTION"):
+        read_lesson(source)
 
 
 def test_links_between_lessons_lead_to_lessons():
@@ -216,14 +232,24 @@ def test_lesson_00_runs_from_its_recordings(tmp_path):
     notebook = execute(SOURCES[0], tmp_path, environment=RECORDED)
     said = text_of(notebook)
     assert said.count("Training is switched off") == 2 and "largest version gap by stage: [1, 1, 1, 0]" in said
-    assert not list(tmp_path.iterdir())  # nothing was trained
+    assert "The bubble of a run is solved." in said
+    assert [path.name for path in tmp_path.iterdir()] == [recorded.FILE]  # nothing was trained
+
+
+def test_the_learners_copy_runs_from_top_to_bottom_as_it_is(tmp_path):
+    said = text_of(execute(SOURCES[0], tmp_path, environment=RECORDED, solutions=False))
+    assert "bubble is not written yet." in said and "You had made no guess" in said
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES[1:], ids=NAMES[1:])
 def test_lesson_runs_from_its_recordings(source, tmp_path):
-    execute(source, tmp_path, environment=RECORDED)
-    assert not list(tmp_path.iterdir())
+    said = text_of(execute(source, tmp_path, environment=RECORDED))
+    exercises = [exercise for exercise in every_exercise() if exercise.lesson == source.stem[:2]]
+    assert {path.name for path in tmp_path.iterdir()} <= {recorded.FILE}
+    assert {name for name, done in recorded.done(tmp_path).items() if done.passed} == {e.id for e in exercises}
+    assert said.count(" is solved.") == len(exercises)
 
 
 SAYS = {

@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 import traitlets
 from plotly.serializers import custom_serializers
 
-from paci_lab.show.notebook import need_packages
+from paci_lab.show.notebook import CONFIG, need_packages
 
 need_packages()
 import anywidget  # noqa: E402
@@ -66,6 +66,7 @@ class Chart(go.FigureWidget):
 
     def __init__(self, figure: go.Figure) -> None:
         super().__init__(figure)
+        self._config = CONFIG
         self._whole = True
         self.open()
         if Chart._code is None or Chart._code.comm is None:  # none yet, or closed by `Widget.close_all`

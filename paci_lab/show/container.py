@@ -13,8 +13,11 @@ __all__ = ["in_order_of_time", "view"]
 _STYLE = """<style>
 .paci-lab-view :is(button, select, input, summary, .noUi-handle, [tabindex], [contenteditable]):focus-visible {
   outline: 3px solid var(--jp-brand-color1, #1f6fb8) !important; outline-offset: 2px; }
+.paci-lab-view .widget-inline-hbox > .widget-label { white-space: normal; line-height: 1.15; align-self: center; }
 .paci-lab-rtl { direction: rtl; }
-.paci-lab-rtl :is(.js-plotly-plot, .slider-container, .paci-lab-time, .jp-OutputArea) { direction: ltr; }
+.paci-lab-rtl :is(.js-plotly-plot, .slider-container, .widget-readout, .paci-lab-time, .jp-OutputArea) {
+  direction: ltr; }
+.paci-lab-rtl .widget-checkbox input { margin-left: 8px; }
 .paci-lab-rtl .widget-inline-hbox > .widget-label { text-align: left; margin: 0 0 0 4px; }
 </style>"""
 

@@ -14,6 +14,7 @@ from paci_lab.show.bars import Rows
 from paci_lab.show.container import in_order_of_time, view
 from paci_lab.show.front import Front, starting_theme
 from paci_lab.show.gantt import gantt_pair, retheme, update_gantt
+from paci_lab.show.gantt_content import time_unit
 from paci_lab.show.notebook import Problems, figure_widget, html_table
 from paci_lab.show.palette import theme_named
 from paci_lab.show.settings import TRANSFORMERS, Numbers, Settings, explore
@@ -103,6 +104,7 @@ class Explorer:
                     "type": "scatter",
                     "mode": "lines+markers+text",
                     "name": "journey",
+                    "cliponaxis": False,
                     "showlegend": False,
                     "hoverinfo": "skip",
                     "line": {"color": look.ink, "width": 1.5, "dash": "dot"},
@@ -135,7 +137,7 @@ class Explorer:
 
     # -- controls -------------------------------------------------------------------------------------------------
     def _make_controls(self, above: str, below: str, start: Settings) -> dict[str, Any]:
-        style = {"description_width": "150px"}
+        style = {"description_width": "160px"}
         wide = widgets.Layout(width="380px")
         own = {name: own_schedule(name) for name in (above, below) if is_own(name)}
         names = [(f"{cls.name}: {_(cls.summary)}", name) for name, cls in (schedule_classes() | own).items()]
@@ -163,35 +165,45 @@ class Explorer:
             options=list(TRANSFORMERS), value=start.model, description=_("memory for"), style=style, layout=wide
         )
         made["step mode"] = widgets.Checkbox(
-            value=False, description=_("step through"), indent=False, layout=widgets.Layout(width="130px")
+            value=False, description=_("step through"), indent=False, layout=widgets.Layout(width="auto")
         )
         made["step in"] = widgets.ToggleButtons(
             options=[(_("above"), "above"), (_("below"), "below")],
             value="below",
-            style={"button_width": "64px"},
-            layout=widgets.Layout(width="160px"),
+            style={"button_width": "auto"},
+            layout=widgets.Layout(width="auto"),
         )
         made["back"] = widgets.Button(
-            description="◀", tooltip=_("one operation back"), layout=widgets.Layout(width="44px")
+            icon="step-backward", tooltip=_("one operation back"), layout=widgets.Layout(width="44px")
         )
         made["forward"] = widgets.Button(
-            description="▶", tooltip=_("one operation forward"), layout=widgets.Layout(width="44px")
+            icon="step-forward", tooltip=_("one operation forward"), layout=widgets.Layout(width="44px")
         )
         made["step"] = widgets.IntSlider(
-            value=0, min=0, max=0, description=_("operation"), layout=widgets.Layout(width="420px")
+            value=0,
+            min=0,
+            max=0,
+            description=_("operation"),
+            style={"description_width": "initial"},
+            layout=widgets.Layout(width="420px"),
         )
         return made
 
     def _layout(self) -> widgets.Widget:
         c = self.controls
         first = [c["above"], c["below"], c["window"], c["linked"], c["window below"]]
-        sliders = widgets.VBox(
-            [*first, *(c[name] for name in _SLIDERS), c["model"]], layout=widgets.Layout(min_width="400px")
+        sliders = widgets.GridBox(  # beside the charts, or in two columns over them where the page is narrow
+            [*first, *(c[name] for name in _SLIDERS), c["model"]],
+            layout=widgets.Layout(
+                flex="1 1 400px",
+                align_content="flex-start",
+                grid_template_columns="repeat(auto-fill, minmax(380px, 1fr))",
+            ),
         )
         steps = in_order_of_time([c["step mode"], c["step in"], c["back"], c["forward"], c["step"]])
         right = widgets.VBox(
             [self.figure.in_page, self._table, steps, self._words, self._spoken, self.problems.widget],
-            layout=widgets.Layout(flex="1 1 600px", min_width="0"),
+            layout=widgets.Layout(flex="100 1 600px", min_width="0"),
         )
         both = widgets.HBox([sliders, right], layout=widgets.Layout(width="100%", flex_flow="row wrap"))
         return view([both, self.front.in_page])
@@ -262,7 +274,7 @@ class Explorer:
             self.controls["step"].max = len(self._moments.work) - 1
         event = self._moments.work[self.controls["step"].value]
         path = self._moments.journey(event.microbatch) if event.op != "U" else []
-        unit = 1e6 if self.figure.layout.xaxis2.title.text.endswith("(ms)") else 1e9
+        unit, _name = time_unit(max(int(shown.end_ns.max()) - shown.begin_ns for shown in self.traces))
         middle = self._parts.band("work")[0]
         for drawn in (moment, journey):
             drawn.xaxis, drawn.yaxis = ("x", "y") if panel == 0 else ("x2", "y2")

@@ -13,7 +13,7 @@ from paci_lab.show.palette import Theme
 from paci_lab.show.words import source_words
 from paci_lab.trace import OPS, Trace
 
-__all__ = ["HEAD_PX", "ROW_PX", "View", "content"]
+__all__ = ["HEAD_PX", "ROW_PX", "View", "content", "time_unit"]
 
 ROW_PX = 34.0
 HEAD_PX = 68
@@ -56,11 +56,16 @@ class View:
         return [(origin, origin + first, origin + max(last, first + 1)) for origin in origins]
 
 
+def time_unit(length_ns: int) -> tuple[float, str]:
+    """(nanoseconds, name) of the unit in which a time axis of this length is drawn."""
+    return (1e9, "s") if length_ns >= 10_000_000_000 else (1e6, "ms")
+
+
 def content(view: View, rows: Rows, look: Theme) -> tuple[list[dict], dict]:
     """Arrays for every trace of `fixed_traces` and `legend_traces`, and the layout that depends on them."""
     spans = view.spans()
     origin, start, end = spans[0]
-    unit_ns, unit = (1e9, "s") if end - origin >= 10_000_000_000 else (1e6, "ms")
+    unit_ns, unit = time_unit(end - origin)
     slots: list[dict] = []
     for trace, predicted, span in zip(view.traces, view.predicted, spans, strict=True):
         slots += _chart(trace, predicted, span, unit_ns, rows, look)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
+import plotly.io as pio
 
 from paci_lab.language import _
+from paci_lab.show.notebook import CONFIG
 from paci_lab.show.spoken import Spoken, details_html
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ class GanttFigure(go.Figure):
         """The last value of a cell: the chart, and under it an output of its own, for a page shows one kind of each."""
         from IPython.display import HTML, display
 
-        super()._ipython_display_()
+        if not (pio.renderers.render_on_display and pio.renderers.default):
+            return super()._ipython_display_()
+        pio.show(self, config=CONFIG)
         if words := self.in_words():
             display(HTML(words))

@@ -137,7 +137,7 @@ class LiveView:
 
     # -- what is made once ----------------------------------------------------------------------------------------
     def _make_controls(self, speed: float) -> dict[str, Any]:
-        narrow = widgets.Layout(width="92px")
+        narrow = widgets.Layout(width="auto", min_width="92px")
         speeds = sorted({*_SPEEDS, speed})
         return {
             "stop": widgets.Button(
@@ -151,7 +151,11 @@ class LiveView:
                 description=_("Live"), icon="fast-forward", tooltip=_("jump to the newest events"), layout=narrow
             ),
             "speed": widgets.Dropdown(
-                options=[(f"{s:g}×", s) for s in speeds], value=speed, layout=widgets.Layout(width="84px")
+                description=_("speed"),
+                style={"description_width": "initial"},
+                options=[(f"{s:g}×", s) for s in speeds],
+                value=speed,
+                layout=widgets.Layout(width="auto"),
             ),
             # In per cent of the run so far. A range in seconds would grow, and a browser that has not heard of the new
             # end yet cuts the value back to the old one, which then looks like a reader who moved the slider. So does
@@ -164,6 +168,7 @@ class LiveView:
                 readout_format=".1f",
                 continuous_update=True,
                 description=_("at, %"),
+                style={"description_width": "initial"},
                 layout=widgets.Layout(flex="1 1 260px"),
             ),
         }

@@ -17,7 +17,10 @@ from paci_lab.schedules import ScheduleError
 if TYPE_CHECKING:
     from paci_lab.show.chart import Chart
 
-__all__ = ["Problems", "figure_widget", "html_table", "listen_while_busy", "need_packages"]
+__all__ = ["CONFIG", "Problems", "figure_widget", "html_table", "listen_while_busy", "need_packages"]
+
+CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d"]}
+"""Plotly's own buttons over a chart: none that does nothing here, none that would send the chart away."""
 
 _NEEDED = ("anywidget", "ipywidgets")
 

@@ -3,7 +3,7 @@
   const button = document.getElementById("theme");
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   const specs = [...document.querySelectorAll("script.spec")];
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d"] };
   let chosen = null;
 
   // The figures are made for the light theme; SWAP names every light colour's counterpart.

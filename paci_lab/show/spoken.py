@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paci_lab.language import _, direction, language, ngettext
-from paci_lab.show.bars import Lookup, duration_text, working_share
+from paci_lab.show.bars import Lookup, duration_text, held_steps, working_share
 from paci_lab.show.words import kind_words, source_words
 from paci_lab.trace import COMPUTE, OPS, SAVING, Trace, TraceEvent
 
@@ -27,6 +27,7 @@ _STYLE = (
     ".paci-lab-spoken{font-size:15px;line-height:1.5}.paci-lab-spoken summary{cursor:pointer}"
     ".paci-lab-spoken table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     ".paci-lab-spoken :is(caption,th,td){text-align:start;padding:2px 0;padding-inline-end:20px;font-weight:400}"
+    ".paci-lab-spoken :is(th,td){white-space:nowrap}"
     ".paci-lab-spoken :is(caption,thead th){font-weight:600}.paci-lab-spoken div{max-height:360px;overflow:auto}"
     ".paci-lab-spoken :is(summary,div):focus-visible{outline:3px solid #1f6fb8;outline-offset:2px}"
 )
@@ -93,8 +94,8 @@ def summary(
     sentences.append(_("Operations: {counts}.").format(counts=told))
     share = f"{100 * working_share(trace, start, end):.1f} %"
     sentences.append(_("The stages work {share} of this time.").format(share=share))
-    sentences += [*_stages_in_words(trace.between(start, end), end - start), *_versions_in_words(trace)]
-    return " ".join(sentences)
+    sentences += _stages_in_words(trace.between(start, end), end - start)
+    return " ".join([*sentences, *_versions_in_words(trace, start, end)])
 
 
 def table_html(
@@ -168,6 +169,8 @@ def _inside(work: Trace, start_ns: int, end_ns: int) -> np.ndarray:
 
 def _stages_in_words(part: Trace, length_ns: int) -> list[str]:
     shares = [f"{100 * busy / length_ns:.0f} %" for busy in part.busy_ns().tolist()]
+    if part.stages > 1 and len(set(shares)) == 1:
+        return [_("Every stage works {share}.").format(share=shares[0])]
     if part.stages <= _MOST_STAGES:
         return [_("Stage {stage} works {share}.").format(stage=s, share=share) for s, share in enumerate(shares)]
     most, least = int(part.busy_ns().argmax()), int(part.busy_ns().argmin())
@@ -177,8 +180,9 @@ def _stages_in_words(part: Trace, length_ns: int) -> list[str]:
     ]
 
 
-def _versions_in_words(trace: Trace) -> list[str]:
-    held, gaps = trace.in_flight_peak(), trace.version_gap_max()
+def _versions_in_words(trace: Trace, start_ns: int, end_ns: int) -> list[str]:
+    held = [int(steps.max(initial=0)) for times, steps in held_steps(trace, start_ns, end_ns)]
+    gaps = trace.version_gap_max()
     full, wide = int(np.argmax(held)), int(np.argmax(gaps))
     return [
         ngettext(

@@ -1,0 +1,110 @@
+"""`quiz`: the questions of a lesson, answered in the page at once, by jupyterquiz.
+
+A question file is JSON in jupyterquiz's own form, a list of questions of the type multiple_choice. It is read and
+checked here first, for an error there would be an empty place in the page: here it is a sentence with file and line.
+Every answer has its feedback, so no sentence of the quiz comes from jupyterquiz, which knows English only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from paci_lab.errors import InputError
+
+__all__ = ["FOLDER", "quiz", "read_questions"]
+
+FOLDER = Path(__file__).parent / "questions"
+"""One file per lesson: lesson_01.json."""
+
+_COLORS = {
+    "--jq-multiple-choice-bg": "#27374f",
+    "--jq-mc-button-bg": "#f4f6fa",
+    "--jq-mc-button-border": "#6b7787",
+    "--jq-correct-color": "#10817c",
+    "--jq-incorrect-color": "#ac5414",
+    "--jq-text-color": "#fefefe",
+}
+
+# jupyterquiz answers by colour and words, and leaves out the two things that keyboard and screen reader need.
+_STYLE = "<style>.Quiz .MCButton:focus-within{outline:4px solid #2373bb;outline-offset:2px}</style>"
+_SPEAK = "document.querySelectorAll('.Quiz .Feedback').forEach((f) => f.setAttribute('role', 'status'))"
+
+
+def quiz(lesson: str, *, folder: Path = FOLDER) -> None:
+    """Show the questions of lesson "01", in the order of their file; raises what `read_questions` raises."""
+    questions = read_questions(folder / f"lesson_{lesson}.json")
+    from IPython.display import HTML, Javascript, display
+    from jupyterquiz import display_quiz
+
+    display_quiz(questions, shuffle_answers=False, colors=_COLORS, max_width=760)
+    display(HTML(_STYLE))
+    display(Javascript(_SPEAK))
+
+
+def read_questions(path: Path) -> list[dict[str, Any]]:
+    """The questions of a file. Raises InputError, naming file and line, for whatever is wrong with it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if not isinstance(json.loads(text), list):
+            raise _refuse(path, 1, "not a list", "a list of questions: [ … ]")
+    except (OSError, UnicodeDecodeError) as error:
+        known = ", ".join(sorted(file.name for file in path.parent.glob("*.json"))) or "a file there"
+        raise InputError("questions", path, known, f"check the name ({error})") from None
+    except json.JSONDecodeError as error:
+        raise _refuse(path, error.lineno, error.msg, "JSON") from None
+    except RecursionError:
+        raise _refuse(path, 1, "nested too deep", "JSON") from None
+    questions = []
+    for at, question in _elements(text, 0):
+        line = _line(text, at)
+        if not isinstance(question, dict) or not _is_text(question.get("question")):
+            raise _refuse(path, line, "no question", 'an object with "question", "type" and "answers"')
+        if question.get("type") != "multiple_choice":
+            raise _refuse(path, line, f"type {question.get('type')!r}", '"type": "multiple_choice"')
+        if not isinstance(question.get("answers"), list) or len(question["answers"]) < 2:
+            raise _refuse(path, line, "not two answers", '"answers": a list of two or more')
+        for here, answer in _elements(text, text.index('"answers"', at)):
+            if not (
+                isinstance(answer, dict)
+                and _is_text(answer.get("answer"))
+                and isinstance(answer.get("correct"), bool)
+                and _is_text(answer.get("feedback"))
+            ):
+                raise _refuse(
+                    path, _line(text, here), "an answer", '"answer", "correct" (true or false) and "feedback"'
+                )
+        right = sum(answer["correct"] for answer in question["answers"])
+        if right != 1:
+            raise _refuse(path, line, f"{right} answers that are correct", "one")
+        questions.append(question)
+    if not questions:
+        raise _refuse(path, 1, "no question", "at least one")
+    return questions
+
+
+def _elements(text: str, start: int) -> Iterator[tuple[int, Any]]:
+    """(place, value) of every element of the first list in `text` from `start` on, which is known to be JSON."""
+    decoder, at = json.JSONDecoder(), text.index("[", start) + 1
+    while True:
+        at = re.compile(r"[\s,]*").match(text, at).end()
+        if text[at] == "]":
+            return
+        value, end = decoder.raw_decode(text, at)
+        yield at, value
+        at = end
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def _refuse(path: Path, line: int, what: str, allowed: str) -> InputError:
+    return InputError(f"{path} line {line}", what, allowed, "correct that line")

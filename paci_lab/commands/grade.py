@@ -1,0 +1,73 @@
+"""`paci-lab grade`: the completion files of a class, checked again, in one table."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.markup import escape
+
+from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
+from paci_lab.language import _
+
+HELP = "check the completion files of a class again, offline, and print who solved what"
+EXAMPLE = "paci-lab grade collected/ --json grades.json"
+
+
+_SIGNS = {"passed": "✓", "failed": "✗", "missing": "·", "claimed": "✗!"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="where the files are; folders in it are read too")
+    add_json_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from paci_lab.classroom import client
+    from paci_lab.classroom.exercise import every_exercise
+    from paci_lab.classroom.grade import grade
+
+    screen = console()
+    try:
+        graded, refused = grade(arguments.folder, say=lambda sentence: screen.print(sentence, markup=False))
+    finally:
+        client.stop()
+    exercises = [exercise.id for exercise in every_exercise()]
+    several = {found.learner for found in graded if sum(found.learner == other.learner for other in graded) > 1}
+    print_table(
+        _("Exercises solved, checked again"),
+        [_("learner"), _("solved"), *exercises],
+        [
+            (
+                escape(f"{found.learner} ({found.file})" if found.learner in several else found.learner),
+                f"{found.count('passed')}/{len(exercises)}",
+                *(_SIGNS[found.exercises[name][0]] for name in exercises),
+            )
+            for found in graded
+        ],
+        notes=[_("✓ passed   ✗ failed   · missing   ✗! claimed to pass, and does not")],
+    )
+    for found in graded:
+        for name, (state, sentence) in found.exercises.items():
+            if state == "claimed":
+                screen.print(f"{found.learner}, {name}: {sentence}", markup=False, soft_wrap=True)
+    for one in refused:
+        screen.print(_("Left out: {why}").format(why=one.why), markup=False, soft_wrap=True)
+    write_figures(
+        arguments.json,
+        {
+            "learners": [
+                {
+                    "learner": found.learner,
+                    "file": found.file,
+                    "solved": found.count("passed"),
+                    "exercises": {
+                        name: {"state": state, "sentence": said} for name, (state, said) in found.exercises.items()
+                    },
+                }
+                for found in graded
+            ],
+            "left_out": [{"file": one.file, "why": one.why} for one in refused],
+        },
+    )
+    return 0
