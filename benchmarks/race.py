@@ -84,7 +84,7 @@ def with_page(folder: Path, playwright) -> tuple[list[float], list[float]]:
         command.wait(30)
 
 
-def main(rounds: int = 5) -> None:
+def main(rounds: int = 4) -> None:
     """Both in turns, each first in every second round."""
     from playwright.sync_api import sync_playwright
 
@@ -99,7 +99,11 @@ def main(rounds: int = 5) -> None:
             for side in (0, 1):
                 ratios[side].append(watched[side] / alone[side])
                 drawn[side].append(drawings[side])
-            print(f"round {number + 1}: {watched} s with the page, {alone} s without", flush=True)
+            rates = " and ".join(f"{rate:.1f}" for rate in drawings)
+            print(
+                f"round {number + 1}: {watched} s with the page, {alone} s without; {rates} drawings a second",
+                flush=True,
+            )
             time.sleep(1)
     for side, contender in enumerate(CONTENDERS):
         print(

@@ -1,6 +1,6 @@
 """Make the recordings that stand in for a live race: `python -m notebooks.make_race` (three minutes).
 
-What the scenes of `paci-lab present` race is run, one after the other, and recorded into `notebooks/runs/race-<name>`.
+What the scenes of `paci-lab present` race is run, one after the other, and recorded into `notebooks/races/<name>`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from notebooks.make_runs import keep
-from paci_lab.lessons import RECORDINGS
+from paci_lab.present.race import RECORDINGS
 from paci_lab.present.scenes import BASE, RATES
 from paci_lab.runtime.launch import launch
 from paci_lab.runtime.rundir import write_json
@@ -23,7 +23,7 @@ def main() -> int:
         for contender, rate in RATES.items():
             schedule, window = contender.split(":")
             spec = BASE.replace(schedule=schedule, window=int(window), learning_rate=rate)
-            name = f"race-{schedule}-{window}"
+            name = f"{schedule}-{window}"
             run = launch(spec, Path(folder) / name)
             run.wait()
             keep(run.path, RECORDINGS / name)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paci_lab.errors import InputError
-from paci_lab.language import _
+from paci_lab.language import _, language
 
 __all__ = ["HOST", "open_page"]
 
@@ -192,6 +192,7 @@ def _config(port: int, token: str, theme: str) -> Any:
                 "file_allowlist": [],
                 "extension_allowlist": _EXTENSIONS,
             },
+            "VoilaExporter": {"language_code": language().partition("_")[0]},
         }
     )
 

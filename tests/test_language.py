@@ -258,7 +258,7 @@ def test_the_live_view_speaks_the_language(speak, tmp_path):
     view.playhead.seek(10**9)
     view.front.reading = True
     view.tick()
-    view._in_browser.set()
+    view._sender._in_browser.set()
     view.tick()
     assert "<table" in view._spoken.value
     assert english([*texts_in(view.widget), view.figure.spoken, *texts_of(view.figure)]) == set()

@@ -22,7 +22,7 @@ from paci_lab.commands import present
 from paci_lab.errors import InputError
 from paci_lab.page import open_page
 from paci_lab.present.front import ACTIONS, Keys
-from paci_lab.present.race import Racer, common_target
+from paci_lab.present.race import Racer, common_target, recorded_label
 from paci_lab.present.scenes import BASE, scenes
 from paci_lab.present.view import Presentation
 from paci_lab.present.words import card_html, verdict
@@ -236,6 +236,15 @@ def test_without_training_the_recordings_stand_in_and_no_other_race_is_run(capsy
     monkeypatch.setenv("PACI_LAB_TRAIN", "0")
     assert cli.main(["present", "1f1b:8", "paci:4"]) == 2
     assert "Unset it" in capsys.readouterr().err
+
+
+def test_the_recordings_that_stand_in_have_a_winner_and_their_date(monkeypatch):
+    monkeypatch.setenv("PACI_LAB_TRAIN", "0")
+    for recorded in sides().values():
+        racers = [Racer.from_dict(side) for side in recorded]
+        assert all(one.target == BASE.target_loss and one.window(5 * S, 100)[0].stages == 4 for one in racers)
+        assert "was there first" in verdict(racers, [one.end_ns / 1e9 for one in racers], [float("inf")] * 2)
+        assert re.match(r"recorded on 20\d\d-\d\d-\d\d, on \d+ cores of ", recorded_label(racers[0].recording))
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--run-dir", default="runs", metavar="DIR", help="folder for the run directories (default runs)"
     )
     add_spec_arguments(parser, without=("schedule", "engine", "window", "slack", "updates"), file=False)
+    parser.set_defaults(spec=None)  # the flags change what the scenes' own races train
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,7 +66,6 @@ def sides_of(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     from paci_lab.present.scenes import scenes
 
     races = {scene.key: scene.race for scene in scenes() if scene.race}
-    arguments.spec = None
     if not training() and any(given[:2]):
         raise InputError("PACI_LAB_TRAIN", 0, "1 for a race that is run", "unset it, or give --recorded RUN_A RUN_B")
     found = {key: _default(arguments, race, live=training()) for key, race in races.items()}
@@ -77,11 +77,11 @@ def sides_of(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
 
 
 def _default(arguments: argparse.Namespace, race: tuple[str, ...], *, live: bool) -> list[dict[str, Any]]:
-    from paci_lab.lessons import RECORDINGS
+    from paci_lab.present.race import RECORDINGS
     from paci_lab.present.scenes import BASE, RATES
 
     if not live:
-        return _recorded([RECORDINGS / f"race-{contender.replace(':', '-')}" for contender in race])
+        return _recorded([RECORDINGS / contender.replace(":", "-") for contender in race])
     base = spec_from(arguments, base=BASE)
     specs = [parse_contender(contender, base)[1] for contender in race]
     if arguments.spec_learning_rate is None:

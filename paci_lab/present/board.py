@@ -47,7 +47,7 @@ class Board:
         until_s: Sequence[float],
         gaps: Sequence[Sequence[int]],
         *,
-        begun: bool,
+        before: str | None,
         theme: str,
         room: tuple[float, float],
     ) -> None:
@@ -55,12 +55,13 @@ class Board:
 
         Args:
             at_ns: training time of each side. until_s: losses up to here count. gaps: version gap by stage of each.
-            begun: whether there can be a verdict. room: width and height of the page's body, in pixels.
+            before: what to say while there can be no verdict yet; None from then on.
+            room: width and height of the page's body, in pixels.
         """
         seconds = [ns / 1e9 for ns in at_ns]
         for side, (racer, card) in enumerate(zip(racers, self.cards, strict=True)):
             card.value = card_html(racer, side, seconds[side], until_s[side], gaps[side])
-        said = verdict(racers, seconds, until_s) if begun else ""
+        said = verdict(racers, seconds, until_s) if before is None else before
         if said != self.said:
             self.said, self.below.value = said, text_html(said)
         found = [

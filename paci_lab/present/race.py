@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paci_lab.errors import InputError, RunFailed
+from paci_lab.lab import FOLDER
 from paci_lab.language import _
 from paci_lab.runtime.launch import Run, launch
 from paci_lab.runtime.rundir import RunDir
@@ -19,7 +20,10 @@ from paci_lab.show.feed import RunFeed
 from paci_lab.spec import TrainSpec
 from paci_lab.trace import Trace
 
-__all__ = ["Race", "Racer", "common_target", "describe", "recorded_label"]
+__all__ = ["RECORDINGS", "Race", "Racer", "common_target", "describe", "recorded_label"]
+
+RECORDINGS = FOLDER / "races"
+"""What the scenes race, recorded: `python -m notebooks.make_race`."""
 
 
 def describe(spec: TrainSpec) -> str:

@@ -170,7 +170,6 @@ class Presentation:
         self._enders.clear()
         self.race.start(self._folder / time.strftime(f"{self.scene.key}-%Y%m%d-%H%M%S-{os.getpid()}"))
         self.phase = "starting"
-        self._say(_("The ranks are being started."))
 
     # -- where the race stands ------------------------------------------------------------------------------------
     @property
@@ -255,9 +254,13 @@ class Presentation:
         counts_until = self.phase in ("ready", "held", "play", "pause")
         gaps = [shown.window(until, _EVENTS)[0].version_gap_max() for shown, until in zip(self._shown, at, strict=True)]
         until_s = [ns / 1e9 if counts_until else float("inf") for ns in at]
-        begun, before = self.phase not in ("ready", "starting"), self.board.said
-        self.board.tell(self.race.racers, at, until_s, gaps, begun=begun, theme=self._theme, room=room)
-        if self.board.said != before:
+        said, before = self.board.said, None
+        if self.phase == "ready":
+            before = ""
+        elif self._live and not any(at) and not self.race.over:
+            before = _("The ranks are being started.")
+        self.board.tell(self.race.racers, at, until_s, gaps, before=before, theme=self._theme, room=room)
+        if self.board.said != said:
             self._say(self.board.said)
 
     def _say(self, text: str) -> None:
