@@ -132,7 +132,7 @@ def browser() -> Iterator:
         browser.close()
 
 
-DRAWN = "[...document.querySelectorAll('.paci-plot')].every(plot => plot.querySelector('.main-svg .plot'))"
+DRAWN = "[...document.querySelectorAll('.paci-plot')].every(plot => plot.querySelector('.main-svg .subplot'))"
 PAPER = "getComputedStyle(document.querySelector('.paci-plot .main-svg')).backgroundColor"
 
 
