@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
+from typing import Any
 
 import anywidget
 import ipywidgets
@@ -17,6 +18,7 @@ import plotly.graph_objects as go
 from ipywidgets.widgets.widget import _instances  # by model id; nothing public gives it
 
 from docs.book.words import chart_details
+from paci_lab.game.front import BoardFront
 from paci_lab.language import _
 from paci_lab.show.chart import Chart, InPage
 from paci_lab.show.front import Front
@@ -80,7 +82,21 @@ def _told(widget: ipywidgets.Widget) -> str:
         return _picture(go.Figure(widget), escape(widget.spoken))
     if isinstance(widget, ipywidgets.HTML):
         return widget.value
+    if isinstance(widget, ipywidgets.RadioButtons):
+        return "<ul>" + "".join(f"<li>{escape(str(words))}</li>" for words in widget._options_labels) + "</ul>"
+    if isinstance(widget, BoardFront):
+        return "".join(map(_rank, widget.board["ranks"]))
     return getattr(widget, "html", "")  # tables that can be clicked on
+
+
+def _rank(rank: Mapping[str, Any]) -> str:
+    """A row of the game's board: what lies there, and what is still to be placed."""
+    looks = "background:{fill};color:{ink};border-radius:3px;padding:2px 8px;margin-right:3px"
+    ops, chips = (
+        "".join(f'<span style="{looks.format(**op)}">{escape(op["text"])}</span> ' for op in rank[part])
+        for part in ("ops", "chips")
+    )
+    return f"<p>{escape(rank['name'])}: {ops} {escape(rank['chips_label'])} {chips}</p>"
 
 
 def _live(view: LiveView) -> str:
