@@ -12,6 +12,7 @@ child wrote, "printed": the beginning of what was printed, "printed_bytes", "end
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -66,6 +67,10 @@ def _next_line(asked: int, waiting: bytes, parent: int) -> tuple[bytes | None, b
             waiting += read
         elif os.getppid() != parent or time.monotonic() > until:
             return None, b""
+        else:
+            # The first optimizer that a function makes needs it, and each child would import it anew. Not at the start:
+            # the first check should not wait for it.
+            importlib.import_module("torch._dynamo")
     line, _, rest = waiting.partition(b"\n")
     return line, rest
 
