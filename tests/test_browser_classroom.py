@@ -73,6 +73,7 @@ def test_lesson_01_hints_a_wrong_answer_a_right_one_and_a_question(server, page,
     field = page.locator("input[placeholder='your guess']")
     field.fill("8")
     page.get_by_text("Noted: 8 times").wait_for()
+    page.locator(".jp-CodeCell", has_text="one, eight = noise").locator(".cm-content").click()
     run_cells(page, 'quiz("01")')
     answer = page.locator(".Quiz input[type=radio]").first
     answer.wait_for(state="attached")
@@ -87,7 +88,7 @@ def test_lesson_01_hints_a_wrong_answer_a_right_one_and_a_question(server, page,
     page.keyboard.press("ArrowDown")
     said = page.locator(".Quiz .Feedback").first
     wait_until(page, lambda: "Right: one micro-batch" in said.inner_text())
-    assert said.get_attribute("role") == "status"
+    assert said.get_attribute("role") == "status" and contrast(page, ".Quiz .Feedback") >= 4.5
     page.locator(".Quiz").first.scroll_into_view_if_needed()
     page.wait_for_timeout(500)
     shoot("classroom-question-dark")

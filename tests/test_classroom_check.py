@@ -92,6 +92,7 @@ def test_a_right_answer_passes_and_is_kept():
     # What was checked stands on its own: the constant and the function that it uses are there too.
     assert kept.passed and "FACTOR = 1" in kept.source and kept.source.index("def bubble") < kept.source.index("def en")
     assert judge(find(ENOUGH), kept.source, kept.name).passed
+    assert len(os.listdir(f"/proc/{client._server.pid}/task")) == 1  # it forks, so it must not have a second thread
 
 
 def test_a_wrong_answer_is_told_with_the_smallest_case_and_why():

@@ -69,6 +69,9 @@ def test_copy_and_solution_come_from_one_source(tmp_path):
     (open_,), (solved,) = read_lesson(source).cells, read_lesson(source, solutions=True).cells
     assert open_.source == "def f(x):\n    y = x\n    ...\n    return y"
     assert solved.source == "def f(x):\n    y = x\n    if y:\n        y += 1\n    return y"
+    (copy,), (whole,) = prepare(tmp_path), prepare(tmp_path, solutions=True)
+    assert copy.parent == tmp_path / "work" and whole.parent == tmp_path / "work" / "solutions"
+    assert "y += 1" in whole.read_text() and "y += 1" not in copy.read_text()
     source.write_text(lesson.replace("    # END SOLUTION\n", ""))
     with pytest.raises(InputError, match="cell 0 = BEGIN SOLUTION"):
         read_lesson(source)

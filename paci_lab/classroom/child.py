@@ -87,7 +87,7 @@ def _seed() -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(0)
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # torch.manual_seed imports its compiler first, a quarter of a second
 
 
 def _limit(seconds: int) -> None:

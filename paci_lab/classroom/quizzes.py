@@ -29,9 +29,26 @@ _COLORS = {
     "--jq-text-color": "#fefefe",
 }
 
-# jupyterquiz answers by colour and words, and leaves out the two things that keyboard and screen reader need.
-_STYLE = "<style>.Quiz .MCButton:focus-within{outline:4px solid #2373bb;outline-offset:2px}</style>"
-_SPEAK = "document.querySelectorAll('.Quiz .Feedback').forEach((f) => f.setAttribute('role', 'status'))"
+# What jupyterquiz leaves out: a focus that can be seen, a sign beside the colour, words that can be read on a light
+# and on a dark page and are spoken, and arrow keys that choose an answer where
+# JupyterLab would go to another cell.
+_STYLE = """<style>
+.Quiz .MCButton:focus-within{outline:4px solid #2373bb;outline-offset:2px}
+.Quiz .Feedback.correct,.Quiz .Feedback.incorrect{color:#fefefe!important;border-radius:.4em;padding:.3em .6em}
+.Quiz .Feedback.correct{background:#10817c}
+.Quiz .Feedback.incorrect{background:#ac5414}
+.Quiz .Feedback.correct::before{content:"✓ "}
+.Quiz .Feedback.incorrect::before{content:"✗ "}
+</style>"""
+_SCRIPT = """
+function complete() {
+  document.querySelectorAll('.Quiz').forEach((quiz) => {
+    quiz.setAttribute('data-lm-suppress-shortcuts', 'true');
+    quiz.querySelectorAll('.Feedback').forEach((said) => said.setAttribute('role', 'status'));
+  });
+}
+[0, 300, 1000, 3000].forEach((milliseconds) => setTimeout(complete, milliseconds));  // the quiz may come a little later
+"""
 
 
 def quiz(lesson: str, *, folder: Path = FOLDER) -> None:
@@ -42,7 +59,7 @@ def quiz(lesson: str, *, folder: Path = FOLDER) -> None:
 
     display_quiz(questions, shuffle_answers=False, colors=_COLORS, max_width=760)
     display(HTML(_STYLE))
-    display(Javascript(_SPEAK))
+    display(Javascript(_SCRIPT))
 
 
 def read_questions(path: Path) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ child wrote, "printed": the beginning of what was printed, "printed_bytes", "end
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -22,6 +23,7 @@ import time
 from typing import Any
 
 from paci_lab.classroom import child
+from paci_lab.classroom.exercise import every_exercise
 
 __all__ = ["PRINTED_BYTES", "RESULT_BYTES", "main"]
 
@@ -43,10 +45,6 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    import torch._dynamo  # noqa: F401  the first optimizer that is made needs it, and each child would import it anew
-
-    import paci_lab.lessons  # noqa: F401  what most exercises need
-
     waiting = b""
     while True:
         line, waiting = _next_line(asked, waiting, parent)
@@ -68,6 +66,11 @@ def _next_line(asked: int, waiting: bytes, parent: int) -> tuple[bytes | None, b
             waiting += read
         elif os.getppid() != parent or time.monotonic() > until:
             return None, b""
+        else:
+            # What a child would import for itself, each anew: the exercises, and what torch's optimizers need. Not at
+            # the start, for the first check should not wait for them.
+            every_exercise()
+            importlib.import_module("torch._dynamo")
     line, _, rest = waiting.partition(b"\n")
     return line, rest
 
