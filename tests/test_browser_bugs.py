@@ -1,4 +1,4 @@
-"""Lesson 09 as a person meets it: look at a loop, name the fault by keyboard, repair it in its cell, and have it checked."""
+"""Lesson 09 as a person meets it: the fault named by keyboard, the loop repaired in its cell and checked."""
 
 from __future__ import annotations
 
