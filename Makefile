@@ -4,11 +4,16 @@ MIN_PYTHON := 3.11
 EXTRAS     ?= test
 PYTHON     ?=
 ARGS       ?=
+WORDS      ?=
 TORCH      ?= 2.12.1
 
 # Two tests at a time: most of them wait for processes of their own. More would be late for their paced ranks.
 TWO := -n 2 --dist worksteal
 
+# A folder of packages made by `make wheelhouse`: setup takes them from there and asks no network.
+WHEELHOUSE ?=
+
+COMMA := ,
 VENV := .venv
 PY   := $(VENV)/bin/python
 
@@ -18,13 +23,15 @@ export PIP_USER := 0
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+FROM := $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)")
+
 # The stamp's name is a checksum of what the environment was made from (times would lie after a checkout or a copy)
 # and of where it is, because the scripts of a venv hold its path.
 KEY   := $(shell { pwd -P; echo "$(EXTRAS)"; cat pyproject.toml constraints.txt; } | cksum | tr ' ' '-')
 STAMP := $(VENV)/.ready-$(KEY)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-torch bench lab lint clean FORCE
+.PHONY: help setup wheelhouse demo test test-slow test-torch bench lab book words lint clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +41,8 @@ setup: $(STAMP) ## make .venv with the pinned versions (does nothing when it is 
 
 # A venv that is gone, or whose interpreter is, makes the stamp worthless.
 $(STAMP): $(shell $(PY) -c '' 2>/dev/null || echo FORCE)
+	@if [ -n "$(WHEELHOUSE)" ] && ! ls "$(WHEELHOUSE)"/*.whl >/dev/null 2>&1; then \
+	  echo "setup: no packages in $(WHEELHOUSE); make them with network: make wheelhouse" >&2; exit 1; fi
 	@# Never repaired half-way: a set-up that was interrupted or that belongs to another folder starts anew.
 	@if [ "$$(cat $(VENV)/.owner 2>/dev/null)" != "$$(pwd -P)" ] || ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	  set -e; \
@@ -45,8 +54,8 @@ $(STAMP): $(shell $(PY) -c '' 2>/dev/null || echo FORCE)
 	@rm -f $(VENV)/.owner $(VENV)/.ready-*
 	@echo "setup: installing the pinned versions of constraints.txt (a few minutes the first time)"
 	@# setuptools first and no build isolation: the pinned backend builds the package, without a second download.
-	@$(PY) -m pip install -q -c constraints.txt setuptools
-	@$(PY) -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
+	@$(PY) -m pip install -q $(FROM) -c constraints.txt setuptools
+	@$(PY) -m pip install -q $(FROM) -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
 	@pwd -P > $(VENV)/.owner
 	@touch $@
 	@echo "setup: ready"
@@ -73,6 +82,12 @@ if [ -z "$$python" ]; then \
   exit 1; \
 fi
 endef
+
+# Wheels, not downloads: what comes as source is built here, and the machine without network needs no compiler.
+wheelhouse: setup ## collect everything that setup installs in wheelhouse/, for machines like this one without network
+	@$(PY) -m pip wheel -q -w wheelhouse -c constraints.txt --no-build-isolation setuptools '.[$(EXTRAS)]'
+	@rm -f wheelhouse/paci_lab-*.whl
+	@echo "wheelhouse: $$(ls wheelhouse | wc -l) packages; there: make setup WHEELHOUSE=/path/to/wheelhouse"
 
 demo: setup ## the main job: train flush and PACI pipelines here, compare them and tune the window (eight minutes)
 	$(VENV)/bin/paci-lab demo $(ARGS)
@@ -103,6 +118,13 @@ bench: setup ## measure everything on this machine, which takes long: leave it a
 
 lab: setup ## open JupyterLab at the lessons
 	$(VENV)/bin/paci-lab lab $(ARGS)
+
+book: ## make the lessons, pages and the reference into a site, in build/book
+	@$(MAKE) --no-print-directory setup EXTRAS=$(if $(findstring book,$(EXTRAS)),$(EXTRAS),$(EXTRAS)$(COMMA)book)
+	$(PY) -m docs.book.build $(ARGS)
+
+words: setup ## collect what learners read into the message catalogue; WORDS=de begins a translation
+	$(PY) -m paci_lab.catalogue $(WORDS)
 
 lint: setup ## check style and format with ruff
 	$(PY) -m ruff check .

@@ -22,6 +22,8 @@ COMMANDS = (
     "fit",
     "show",
     "lab",
+    "play",
+    "present",
     "grade",
     "schedules",
     "export",

@@ -2,7 +2,7 @@
 
 A source is Markdown with its code in fenced blocks (jupytext's format). It has no place for outputs or widget state, so
 none can be committed, and a change reads as a change. A learner works on copies, ordinary notebooks that keep outputs
-and notes and open anywhere; they live in `notebooks/work/`, which git does not see.
+and notes and open anywhere; they live in `notebooks/work/`, which git does not see, or where `workplace` says.
 
 An exercise's solution stands in the source between `# BEGIN SOLUTION` and `# END SOLUTION`, the marks that nbgrader and
 otter know as well. A learner's copy has `...` there; the solution notebook has the solution, and so has what tests run.
@@ -22,6 +22,7 @@ from typing import Any
 
 import paci_lab
 from paci_lab.errors import InputError
+from paci_lab.workplace import workplace
 
 __all__ = ["FOLDER", "execute", "lesson_sources", "open_lab", "prepare", "read_lesson", "solution"]
 
@@ -92,18 +93,20 @@ def solution(lesson: str, function: str, *, folder: Path = FOLDER) -> str | None
     return None
 
 
-def prepare(folder: Path = FOLDER, *, solutions: bool = False) -> list[Path]:
-    """Make or refresh the learner's copies in `folder`/work and return them; solved ones in `folder`/work/solutions.
+def prepare(folder: Path = FOLDER, *, solutions: bool = False, shared: bool = False) -> list[Path]:
+    """Make or refresh the learner's copies in the `workplace` of `folder` and return them; solved ones in solutions/.
 
     A copy with the learner's own changes in its cells is never lost: when its lesson has changed meanwhile, the copy is
     kept beside the new one as `<name>.yours.ipynb`. Outputs of an unchanged lesson are kept.
     """
     import nbformat
 
-    work = folder / "work" / "solutions" if solutions else folder / "work"
+    work = workplace(folder, shared=shared)
+    if solutions:
+        work = work / "solutions"
     copies = []
     try:
-        work.mkdir(exist_ok=True, parents=True)
+        work.mkdir(parents=True, exist_ok=True)
         for source in lesson_sources(folder):
             copy, fresh = work / f"{source.stem}.ipynb", read_lesson(source, solutions=solutions)
             if not _up_to_date(copy, fresh):
@@ -135,9 +138,12 @@ def execute(
     return client.execute(env={**os.environ, **(environment or {})})
 
 
-def open_lab(options: Sequence[str] = (), *, folder: Path = FOLDER, solutions: bool = False) -> None:
-    """Become JupyterLab at lesson 00; `options` are its own, such as --no-browser. Does not return."""
-    first = prepare(folder, solutions=solutions)[0]
+def open_lab(options: Sequence[str] = (), *, folder: Path = FOLDER, solutions: bool = False, hub: bool = False) -> None:
+    """Become JupyterLab at lesson 00; `options` are its own, such as --no-browser. Does not return.
+
+    With `hub` it becomes the JupyterLab of one user of a JupyterHub, which shares the checkout with others.
+    """
+    first = prepare(folder, solutions=solutions, shared=hub)[0]
     settings = first.parent / ".lab" / "labconfig"
     settings.mkdir(parents=True, exist_ok=True)
     for name, values in _SETTINGS.items():
@@ -146,7 +152,11 @@ def open_lab(options: Sequence[str] = (), *, folder: Path = FOLDER, solutions: b
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(paths)
     # In this process's place, so that Ctrl-C and closing the terminal mean to JupyterLab what they always mean.
     os.chdir(first.parent)
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", first.name, *options])
+    command = ["jupyterlab", first.name]
+    if hub:
+        open_at = f"--ServerApp.default_url=/lab/tree/{first.name}"
+        command = ["jupyterhub.singleuser", f"--ServerApp.root_dir={first.parent}", open_at]
+    os.execv(sys.executable, [sys.executable, "-m", *command, *options])
 
 
 def _solved(match: re.Match[str]) -> str:

@@ -20,6 +20,7 @@ from paci_lab.data import open_data
 from paci_lab.errors import InputError
 from paci_lab.exact_replay import replay
 from paci_lab.lab import FOLDER
+from paci_lab.language import _
 from paci_lab.models import build_model
 from paci_lab.runtime.environment import describe_machine
 from paci_lab.runtime.launch import Run, launch, open_run
@@ -95,7 +96,8 @@ def loss_curve(name: str, spec: TrainSpec, costs: Costs) -> list[dict[str, float
         {"time_s": done[update] / 1e9, "tokens": seen * per_microbatch, "update": update, "val_loss": loss}
         for seen, update, loss in replay(spec).validation
     ]
-    print(f"{name}: validation loss {rows[-1]['val_loss']:.3f} after {spec.total_microbatches:,} micro-batches")
+    words = _("{name}: validation loss {loss} after {count} micro-batches")
+    print(words.format(name=name, loss=f"{rows[-1]['val_loss']:.3f}", count=f"{spec.total_microbatches:,}"))
     if RECORD in os.environ:
         run = RunDir(_empty(Path(os.environ[RECORD]) / name))
         run.create(spec, describe_machine(spec))
@@ -118,13 +120,15 @@ def _recording(name: str) -> Path:
 def _say(name: str, run: RunDir, asked: TrainSpec) -> None:
     """What is shown instead of a training, and where it differs from what the cell asks for."""
     was, machine = run.spec(), run.environment() or {}
-    print(
-        f"Training is switched off: {name} is a recording of {was.total_microbatches} micro-batches, made on "
-        f"{machine.get('cpu_cores')} cores of {machine.get('cpu')}."
+    words = _(
+        "Training is switched off: {name} is a recording of {count} micro-batches, made on {cores} cores of {cpu}."
     )
+    cores, cpu = machine.get("cpu_cores"), machine.get("cpu")
+    print(words.format(name=name, count=was.total_microbatches, cores=cores, cpu=cpu))
     for field in ("schedule", "stages", "window", "model", "optimizer", "learning_rate"):
         if getattr(was, field) != getattr(asked, field):
-            print(f"It was made with {field} = {getattr(was, field)}, not {getattr(asked, field)}.")
+            words = _("It was made with {field} = {value}, not {asked}.")
+            print(words.format(field=field, value=getattr(was, field), asked=getattr(asked, field)))
 
 
 def _empty(path: Path) -> Path:

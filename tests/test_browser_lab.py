@@ -5,6 +5,7 @@ Screenshots go to a temporary folder, or to the one that PACI_LAB_SCREENSHOTS na
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from paci_lab.lab import lesson_sources
@@ -254,3 +256,111 @@ def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
     page.locator("button.jupyter-button", has_text="Stop").filter(visible=True).last.click()
     page.get_by_text("stopped by the user").first.wait_for()
     shoot("lesson-00-stopped")
+
+
+FROM_RIGHT_TO_LEFT = """
+import os
+
+os.environ["PACI_LAB_LANGUAGE"] = "ar_XB"  # English, written from right to left
+from paci_lab import lessons, open_run
+from paci_lab.show.explorer import explorer
+"""
+
+LAYOUT = """view => {
+    const small = ".widget-label, .widget-readout, .slider-container, button, select, summary";
+    const parts = [...view.querySelectorAll(small)]
+        .filter(part => part.offsetParent && !part.closest(".js-plotly-plot"));
+    const all = [...parts, ...view.querySelectorAll(".js-plotly-plot, .widget-html-content > :is(div, table, ol)")];
+    const box = part => part.getBoundingClientRect(), room = box(view), wrong = [];
+    const say = part => `${part.className || part.tagName} ${part.textContent.slice(0, 30)}`;
+    for (const part of all) {
+        const { left, right } = box(part);
+        if (left < room.left - 1 || right > room.right + 1) wrong.push(`outside: ${say(part)}`);
+        for (const other of all) {
+            if (part === other || part.contains(other) || other.contains(part)) continue;
+            const [a, b] = [box(part), box(other)];
+            const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+            const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            if (wide > 2 && high > 2) wrong.push(`over one another: ${say(part)} and ${say(other)}`);
+        }
+    }
+    for (const part of parts) if (part.scrollWidth > part.clientWidth + 1) wrong.push(`cut off: ${say(part)}`);
+    for (const label of view.querySelectorAll(".widget-inline-hbox:not(.paci-lab-time *) > .widget-label")) {
+        const slider = label.parentElement.querySelector(".slider-container, select");
+        if (slider && box(slider).left > box(label).left) wrong.push(`in the wrong order: ${say(label)}`);
+    }
+    const ticks = [...view.querySelectorAll(".js-plotly-plot .xtick text")].map(t => [+t.textContent, box(t).left]);
+    if (ticks.some(([value, left], i) => i && value > ticks[i - 1][0] && left < ticks[i - 1][1]))
+        wrong.push("time runs back");
+    return wrong;
+}"""
+
+FOCUSED = """() => {
+    const at = document.activeElement, style = getComputedStyle(at);
+    const name = at.getAttribute("aria-label") || at.labels?.[0]?.textContent || at.textContent.trim() || at.title;
+    return { inside: !!at.closest(".paci-lab-view"), plotly: !!at.closest(".js-plotly-plot"),
+             tag: at.className || at.tagName, name,
+             ring: style.outlineStyle === "solid" && parseFloat(style.outlineWidth) >= 2 };
+}"""
+
+
+def open_new(page: Page, server: str, name: str, cells: list[str]) -> None:
+    """Write a notebook of our own beside the lessons, open it and run it."""
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in cells],
+        metadata={"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}},
+    )
+    contents = server.replace("/lab/tree/", f"/api/contents/{name}.ipynb?token={TOKEN}")
+    made = page.request.put(contents, data={"type": "notebook", "content": json.loads(nbformat.writes(notebook))})
+    assert made.ok, made.text()
+    open_lesson(page, server, name)
+    run_cells(page, cells[-1].strip().splitlines()[-1])
+
+
+def test_by_keyboard_alone_in_a_language_from_right_to_left(server, page, shoot):
+    """Every control is reached, named and seen; words run from right to left, time does not, and nothing is cut off."""
+    live = 'view = open_run(lessons.RECORDINGS / "04-paci").live(); view'
+    open_new(page, server, "words", [FROM_RIGHT_TO_LEFT, "explorer(stages=4, microbatches=16, window=4)", live])
+    first, second = page.locator(".paci-lab-view").first, page.locator(".paci-lab-view").last
+    second.locator(".js-plotly-plot .xtick text").first.wait_for()
+    first.locator("select").first.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    reached = []
+    while (at := page.evaluate(FOCUSED))["inside"] and len(reached) < 120:
+        reached.append(at)
+        assert at["plotly"] or (at["ring"] and at["name"]), at
+        page.keyboard.press("Tab")
+    controls = first.locator("select, button, input:not([type=number]), .noUi-handle, summary").filter(visible=True)
+    tags = [at["tag"] for at in reached if not at["plotly"]]
+    assert tags.count("noUi-handle noUi-handle-lower") == first.locator(".noUi-handle:not([disabled] *)").count() >= 13
+    assert len([tag for tag in tags if "readout" not in tag]) >= controls.count() - 2  # a slider and a button are off
+
+    # The explorer in words: unfolded by Enter, and kept up to date.
+    first.locator("summary").focus()
+    page.keyboard.press("Enter")
+    first.locator("details table").nth(1).wait_for()
+    rows = first.locator("details tr").count()
+    first.locator(".widget-slider", has_text="micro").locator(".noUi-handle").first.focus()
+    page.keyboard.press("ArrowLeft")
+    wait_until(page, lambda: 0 < first.locator("details[open] tr").count() < rows)
+    first.locator("summary").focus()
+    page.keyboard.press("Enter")
+    first.evaluate("view => view.scrollIntoView()")
+    page.wait_for_timeout(1000)
+    shoot("right-to-left-explorer")
+    assert first.evaluate(LAYOUT) == [] and first.evaluate("view => getComputedStyle(view).direction") == "rtl"
+
+    # A finished run, played, rewound and held by keys; then its table.
+    second.locator(".noUi-handle").focus()
+    for _ in range(5):
+        page.keyboard.press("PageDown")
+    second.locator("canvas.paci-lab-moving").wait_for(state="detached")
+    second.locator("summary").focus()
+    page.keyboard.press("Enter")
+    second.locator("details table").first.wait_for()
+    assert second.locator("[role=img]").first.get_attribute("aria-label")
+    second.evaluate("view => view.scrollIntoView()")
+    page.wait_for_timeout(1000)
+    shoot("right-to-left-replay")
+    assert second.evaluate(LAYOUT) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 
@@ -10,6 +11,7 @@ import pytest
 from paci_lab import InputError
 from paci_lab.classroom import client, progress, recorded
 from paci_lab.classroom.completion import SCHEMA
+from paci_lab.classroom.exercise import every_exercise
 from paci_lab.cli import main
 
 RIGHT = "def bubble(work, makespan):\n    return 1 - sum(work) / (len(work) * makespan)\n"
@@ -71,7 +73,9 @@ def test_a_class_is_graded_in_one_table(tmp_path, capsys):
     assert "✗!" in err and "bob, 00-bubble: With one stage" in err
 
 
-def test_hostile_and_broken_files_get_a_sentence(tmp_path, capsys):
+def test_hostile_and_broken_files_get_a_sentence(tmp_path, capsys, monkeypatch):
+    quick = [dataclasses.replace(exercise, seconds=1) for exercise in every_exercise()]
+    monkeypatch.setattr("paci_lab.classroom.grade.every_exercise", lambda: quick)
     folder = tmp_path / "collected"
     folder.mkdir()
     hand_in(folder, "loops", **{"00_bubble": (True, "import os\nos.fork()\nwhile True: pass\n")})
@@ -104,7 +108,7 @@ def test_hostile_and_broken_files_get_a_sentence(tmp_path, capsys):
     found = json.loads(out)
     states = {row["file"]: row["exercises"]["00-bubble"] for row in found["learners"]}
     assert states["completion-loops.json"]["state"] == "claimed"
-    assert "was stopped after 5 s" in states["completion-loops.json"]["sentence"]
+    assert "was stopped after 1 s" in states["completion-loops.json"]["sentence"]
     assert states["completion-lies.json"]["state"] == states["completion-deep.json"]["state"] == "claimed"
     assert states["million.json"]["state"] == "missing" and states["wrong.json"]["state"] == "failed"
     assert states["long.json"]["state"] == "failed" and "\x1b" not in err + out

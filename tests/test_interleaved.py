@@ -86,6 +86,8 @@ def test_chunks_belong_to_interleaved_only():
 
 def test_compare_gives_it_the_same_ranks_and_the_same_paces():
     base = tiny(stages=2, microbatches=16, updates=None, pace_forward_ms=4, pace_backward_ms=[8, 6], chunks=0)
+    _, cut = parse_contender("interleaved:4", base.replace(partition=[5, 5], stages=2))
+    assert cut.partition == "auto" and cut.stages == 4  # a cut for the ranks is none for their stages
     _, spec = parse_contender("interleaved:4", base)
     assert (spec.build_schedule().ranks, spec.stages, spec.total_microbatches) == (2, 4, 16)
     assert spec.pace_forward_ms == 2 and spec.pace_backward_ms == [4, 3, 4, 3]

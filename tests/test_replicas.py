@@ -263,9 +263,7 @@ def test_the_wait_for_replicas_is_told_in_words(paci):
     sentence = why_idle(Trace(behind, source="made up"), 1, 5)
     assert "of micro-batch 3 from stage 0" in sentence
     later = [*behind, TraceEvent(0, 0, "F", 3, 10, 12, 1, 1)]
-    assert "which waits itself for the gradients of the other replicas" in why_idle(
-        Trace(later, source="made up"), 1, 5
-    )
+    assert "waits itself for the gradients of the other replicas" in why_idle(Trace(later, source="made up"), 1, 5)
 
 
 def test_a_flush_on_real_ranks_is_plain_accumulation(uneven, tmp_path):

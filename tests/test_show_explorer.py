@@ -78,7 +78,8 @@ def test_flush_is_told_apart_from_paci():
 
 def test_the_fill_says_where_the_first_micro_batch_is():
     sentence = why_idle(run("paci"), 3, 1 * MS + 1)
-    assert "activation of micro-batch 0 from stage 2; it has come as far as stage 1, which is computing it" in sentence
+    assert "waits for the activation of micro-batch 0 from stage 2. It has come as far as stage 1." in sentence
+    assert "Stage 1 is computing it for 1 ms more." in sentence
     assert "The pipeline is filling" in sentence
 
 

@@ -132,7 +132,7 @@ def test_hover_tells_versions_gap_and_what_was_waited_for():
         assert text.endswith(f": gap {gap}")
     assert max(gaps.values()) == 1
     first = next(bar[4] for bar in bars(gantt(trace), "F") if bar[0] == 2)
-    assert "after waiting 2 ms<br>for its activation from stage 1" in first
+    assert "after waiting 2 ms for its activation from stage 1" in first
     assert "for the gradient of micro-batch 0 from stage 1" in bars(gantt(trace), "wait")[0][4]
 
 

@@ -13,7 +13,6 @@ from paci_lab.runtime import rundir
 from paci_lab.schedules import build_schedule
 from paci_lab.show.feed import SCHEMA, RunFeed
 from paci_lab.show.front import Front
-from paci_lab.show.gantt_fixed import LEGEND
 from paci_lab.show.live import LiveView, live
 from paci_lab.show.palette import LIGHT, theme_named
 from paci_lab.show.playhead import Playhead
@@ -53,7 +52,7 @@ def still(run_dir):
 
 
 def draw(view):
-    view._in_browser.set()
+    view._sender._in_browser.set()
     return view.tick()
 
 
@@ -248,7 +247,7 @@ def test_a_moving_picture_has_the_bars_that_plotly_draws_when_it_rests(run_dir, 
     view.front.seen = 0  # a browser is there
     view.playhead.seek(S)
     assert draw(view) and view.chart.moving
-    assert all(t.x is None or not len(t.x) for t in view.figure.data[:-2] if t.name not in LEGEND.values())
+    assert all(t.x is None or not len(t.x) for t in view.figure.data[:-2] if t.showlegend is False)
     boxes, looks, words, texts = unpacked(view.front.picture)
     assert len(boxes) == len(looks) == len(words) == len(texts)
     painted = {

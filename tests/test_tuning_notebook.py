@@ -110,7 +110,7 @@ def test_without_training_a_recorded_study_is_opened_and_says_so(monkeypatch, ca
 
 
 _MODEL = """
-(code) => import(URL.createObjectURL(new Blob([code], { type: "text/javascript" }))).then((module) => {
+(code) => import(URL.createObjectURL(new Blob([code], { type: "text/javascript" }))).then(async (module) => {
   const values = { html: window.first, chosen: "" }, hears = {};
   window.model = {
     get: (name) => values[name],
@@ -118,7 +118,8 @@ _MODEL = """
     on: (name, call) => (hears[name] ??= []).push(call),
     save_changes: () => { window.saved = values.chosen; },
   };
-  module.default.render({ model: window.model, el: document.body });
+  const manager = { get_model: async (id) => id === "the table" && window.model };
+  await module.default.render({ model: { get: () => "the table", widget_manager: manager }, el: document.body });
 })
 """
 
@@ -131,7 +132,7 @@ def test_a_row_is_chosen_by_click_or_enter_and_stays_chosen_when_the_table_is_re
         chromium = next(filter(None, map(shutil.which, BROWSERS)))
         page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
         page.evaluate("html => { window.first = html; }", table(made))
-        page.evaluate(_MODEL, TrialTable._esm)
+        page.evaluate(_MODEL, str(TrialTable(html="").in_page._esm))
         page.click("tr[data-run='trials/paci-0001'] td")
         assert page.evaluate("window.saved") == "trials/paci-0001"
         page.focus("tr[data-run='baseline']")

@@ -8,18 +8,23 @@ from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
 
+from paci_lab.language import _
 from paci_lab.show.palette import LIGHT
 from tuning.pareto import Spot
 from tuning.side import SIDES, point_key
 from tuning.stats import interval_of_median
 from tuning.theory import paci_windows
 from tuning.trial import Trial
+from tuning.words import outcome_words
 
 __all__ = ["best_of_windows", "decomposition", "importance", "memory", "time_against_window"]
 
-_NAMES = {"paci": "PACI", "flush": "flush"}
 _COLORS = {side: LIGHT.series[number] for number, side in enumerate(SIDES)}
 _SHORT = ("capped", "pruned", "missed", "hung", "failed", "oom")
+
+
+def _name(side: str) -> str:
+    return {"paci": "PACI", "flush": _("flush")}[side]
 
 
 def _layout(figure: go.Figure, x: str, y: str, **more: object) -> go.Figure:
@@ -60,36 +65,42 @@ def time_against_window(trials: Sequence[Trial], stages: int, label: Callable[[T
         stats = [interval_of_median([t.value for t in best[side, w]]) for w in windows]
         figure.add_scatter(
             x=windows,
-            y=[m for m, _, _ in stats],
-            name=f"{_NAMES[side]}: median, 95 % interval",
+            y=[median for median, *interval in stats],
+            name=_("{side}: median, 95 % interval").format(side=_name(side)),
             mode="lines+markers",
             line={"color": color, "width": 2.5},
             marker={"size": 10},
             error_y={
                 "type": "data",
                 "symmetric": False,
-                "array": [h - m for m, _, h in stats],
-                "arrayminus": [m - lo for m, lo, _ in stats],
+                "array": [high - median for median, low, high in stats],
+                "arrayminus": [median - low for median, low, high in stats],
                 "color": color,
             },
-            hovertemplate="window %{x}: median %{y:.1f} s<extra></extra>",
+            hovertemplate=_("window {window}: median {time} s").format(window="%{x}", time="%{y:.1f}")
+            + "<extra></extra>",
         )
-        for name, group, symbol in (
-            ("one run", [t for t in trials if t.status == "reached"], "circle-open"),
-            ("stopped before the target", [t for t in trials if t.status in _SHORT], "x"),
+        for words, group, symbol in (
+            (_("{side}: one run"), [t for t in trials if t.status == "reached"], "circle-open"),
+            (_("{side}: stopped before the target"), [t for t in trials if t.status in _SHORT], "x"),
         ):
             group = [t for t in group if t.side == side]
             if group:
                 figure.add_scatter(
                     x=[t.params["window"] for t in group],
                     y=[t.value if t.status == "reached" else t.training_s for t in group],
-                    name=f"{_NAMES[side]}: {name}",
+                    name=words.format(side=_name(side)),
                     mode="markers",
                     marker={"color": color, "symbol": symbol, "size": 8},
-                    text=[f"{label(t)}, seed {t.seed}: {t.status}" for t in group],
+                    text=[
+                        _("{point}, seed {seed}: {outcome}").format(
+                            point=label(t), seed=t.seed, outcome=outcome_words(t.status)
+                        )
+                        for t in group
+                    ],
                     hovertemplate="%{text}<br>%{y:.1f} s<extra></extra>",
                 )
-    ticks = sorted({w for _, w in best} | {t.params["window"] for t in trials})
+    ticks = sorted({window for side, window in best} | {t.params["window"] for t in trials})
     for window, why in paci_windows(stages, most=10**6).items():
         if why.startswith("smallest") and (gap := why[-1]) in "12" and ticks and ticks[0] <= window <= ticks[-1]:
             # On a logarithmic axis shapes are placed by value and annotations by exponent.
@@ -107,14 +118,14 @@ def time_against_window(trials: Sequence[Trial], stages: int, label: Callable[[T
                 x=math.log10(window),
                 y=0.02,
                 yref="y domain",
-                text=f"theory: gap {gap}",
+                text=_("theory: gap {gap}").format(gap=gap),
                 showarrow=False,
                 xanchor="left" if gap == "1" else "right",
                 yanchor="bottom",
                 font={"color": LIGHT.muted, "size": 14},
             )
     return (
-        _layout(figure, "window (micro-batches per update)", "seconds to the target", height=500)
+        _layout(figure, _("window (micro-batches per update)"), _("seconds to the target"), height=500)
         .update_xaxes(type="log", tickvals=ticks, ticktext=[str(t) for t in ticks])
         .update_layout(margin_t=110)
     )
@@ -129,19 +140,22 @@ def decomposition(trials: Sequence[Trial]) -> go.Figure:
     for side in SIDES:
         rows = [(w, *_pace(group)) for (s, w), group in spots.items() if s == side]
         figure.add_scatter(
-            x=[u for _, u, _ in rows],
-            y=[p for _, _, p in rows],
-            text=[f"{w}" for w, _, _ in rows],
-            name=_NAMES[side],
+            x=[updates for _window, updates, _pace_s in rows],
+            y=[pace for _window, _updates, pace in rows],
+            text=[f"{window}" for window, *rest in rows],
+            name=_name(side),
             mode="lines+markers+text",
             textposition="top right",
             line={"color": _COLORS[side], "width": 1.5},
             marker={"size": 11},
-            hovertemplate="window %{text}: %{x:.0f} updates of %{y:.3f} s<extra></extra>",
+            hovertemplate=_("window {window}: {updates} updates of {time} s").format(
+                window="%{text}", updates="%{x:.0f}", time="%{y:.3f}"
+            )
+            + "<extra></extra>",
         )
     paces = [_pace(group) for group in spots.values()]
     if paces:
-        low, high = min(u for u, _ in paces) / 1.5, max(u for u, _ in paces) * 1.5
+        low, high = min(u for u, p in paces) / 1.5, max(u for u, p in paces) * 1.5
         for seconds in sorted(
             {round(u * p, 1) for u, p in (min(paces, key=lambda r: r[0] * r[1]), max(paces, key=lambda r: r[0] * r[1]))}
         ):
@@ -149,12 +163,14 @@ def decomposition(trials: Sequence[Trial]) -> go.Figure:
                 x=[low, high],
                 y=[seconds / low, seconds / high],
                 mode="lines",
-                name=f"{seconds:g} s to the target",
+                name=_("{time} s to the target").format(time=f"{seconds:g}"),
                 line={"color": LIGHT.muted, "dash": "dot", "width": 1.5},
                 hoverinfo="skip",
             )
     return (
-        _layout(figure, "updates to the target", "seconds per update").update_xaxes(type="log").update_yaxes(type="log")
+        _layout(figure, _("updates to the target"), _("seconds per update"))
+        .update_xaxes(type="log")
+        .update_yaxes(type="log")
     )
 
 
@@ -177,7 +193,7 @@ def memory(
             x=[t.figures["device_memory_bytes"] / 2**20 for t in group],
             y=[t.value for t in group],
             mode="markers",
-            name=_NAMES[side],
+            name=_name(side),
             marker={"color": _COLORS[side], "size": 10},
             text=[label(t) for t in group],
             hovertemplate="%{text}<br>%{x:,.0f} MiB, %{y:.1f} s<extra></extra>",
@@ -190,12 +206,12 @@ def memory(
         textposition="top right",
         line={"color": LIGHT.muted, "dash": "dot", "shape": "vh"},
         marker={"symbol": "diamond-open", "size": 14, "color": LIGHT.ink},
-        name="medians of the points that no other beats in both",
-        hovertemplate="%{text}: median<br>%{x:,.0f} MiB, %{y:.1f} s<extra></extra>",
+        name=_("medians of the points that no other beats in both"),
+        hovertemplate=_("{point}: median").format(point="%{text}") + "<br>%{x:,.0f} MiB, %{y:.1f} s<extra></extra>",
     )
     if limit:
-        figure.add_vline(x=limit / 2**20, line={"color": LIGHT.ink, "width": 1.5}, annotation_text="limit")
-    return _layout(figure, "peak memory (MiB)", "seconds to the target")
+        figure.add_vline(x=limit / 2**20, line={"color": LIGHT.ink, "width": 1.5}, annotation_text=_("limit"))
+    return _layout(figure, _("peak memory (MiB)"), _("seconds to the target"))
 
 
 def importance(shares: dict[str, dict[str, float]]) -> go.Figure:
@@ -203,8 +219,8 @@ def importance(shares: dict[str, dict[str, float]]) -> go.Figure:
     figure = go.Figure()
     for side, found in shares.items():
         figure.add_bar(
-            y=list(found), x=list(found.values()), orientation="h", name=_NAMES[side], marker={"color": _COLORS[side]}
+            y=list(found), x=list(found.values()), orientation="h", name=_name(side), marker={"color": _COLORS[side]}
         )
-    return _layout(figure, "share of the differences in time to target", "").update_layout(
+    return _layout(figure, _("share of the differences in time to target"), "").update_layout(
         barmode="group", margin_l=180
     )

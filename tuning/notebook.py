@@ -12,6 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from paci_lab import InputError, RunFailed
+from paci_lab.language import _
 from tuning import charts
 from tuning.settings import Settings
 from tuning.study import Study
@@ -88,8 +89,8 @@ def start(name: str, settings: Settings, folder: str | Path = "tune") -> Control
             )
         study = Study.open(RECORDINGS / name)
         machine = study.frozen.machine
-        on = f"{machine['cpu_cores']} cores of {machine['cpu']}"
-        print(f"Training is switched off: {name} is a recorded study, made on {on}.")
+        words = _("Training is switched off: {name} is a recorded study, made on {cores} cores of {cpu}.")
+        print(words.format(name=name, cores=machine["cpu_cores"], cpu=machine["cpu"]))
         return Controller(study)
     path = Path(folder) / name
     there = (path / "study.toml").exists()

@@ -12,16 +12,20 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anywidget
 import ipywidgets as widgets
 import traitlets
 
+from paci_lab.language import _
+from paci_lab.show.chart import InPage
+from paci_lab.show.container import view
 from paci_lab.show.feed import RunFeed
 from paci_lab.show.gantt import gantt, update_gantt
 from paci_lab.show.notebook import Problems, figure_widget, listen_while_busy
+from paci_lab.show.spoken import Spoken, details_html, summary
 from tuning.settings import duration_text
 from tuning.study import Study
 from tuning.trial import Trial
+from tuning.words import outcome_words, phase_words
 
 if TYPE_CHECKING:
     from tuning.notebook import Controller
@@ -30,13 +34,48 @@ __all__ = ["StudyView", "table"]
 
 _REFRESH_S = 1.0
 _EVENTS = 1000  # operations and waits in view
-_CELL = 'style="text-align:left;padding:2px 24px 2px 0"'
+_CELL = 'style="text-align:start;padding:2px 0;padding-inline-end:24px"'
 
 
-class TrialTable(anywidget.AnyWidget):
+class _TableInPage(InPage):
+    _esm = """
+    export default { async render({ model, el }) {
+      const held = await model.widget_manager.get_model(model.get("of"));
+      const mark = () => el.querySelectorAll("tr[data-run]").forEach((row) => {
+        const on = row.dataset.run === held.get("chosen");
+        row.setAttribute("aria-selected", on);
+        row.style.background = on ? "var(--jp-layout-color3, #ddd)" : "";
+      });
+      const draw = () => {
+        const at = document.activeElement?.dataset?.run;  // a redrawn row keeps the keyboard
+        el.innerHTML = held.get("html");
+        mark();
+        if (at) el.querySelector(`tr[data-run="${CSS.escape(at)}"]`)?.focus();
+      };
+      const choose = (event) => {
+        const row = event.target.closest("tr[data-run]");
+        if (!row || (event.type === "keydown" && event.key !== "Enter")) return;
+        held.set("chosen", row.dataset.run);
+        held.save_changes();
+      };
+      el.addEventListener("click", choose);
+      el.addEventListener("keydown", choose);
+      held.on("change:html", draw);
+      held.on("change:chosen", mark);
+      draw();
+      return () => {
+        held.off("change:html", draw);
+        held.off("change:chosen", mark);
+      };
+    } };
+    """
+
+
+class TrialTable(widgets.Widget):
     """A table whose rows can be chosen, by click or by Enter.
 
     Attributes:
+        in_page: what shows it in a page.
         html: the table; a row with `data-run` can be chosen.
         chosen: the `data-run` of the chosen row, "" for none.
     """
@@ -44,32 +83,9 @@ class TrialTable(anywidget.AnyWidget):
     html = traitlets.Unicode().tag(sync=True)
     chosen = traitlets.Unicode().tag(sync=True)
 
-    _esm = """
-    export default { render({ model, el }) {
-      const mark = () => el.querySelectorAll("tr[data-run]").forEach((row) => {
-        const on = row.dataset.run === model.get("chosen");
-        row.setAttribute("aria-selected", on);
-        row.style.background = on ? "var(--jp-layout-color3, #ddd)" : "";
-      });
-      const draw = () => {
-        const at = document.activeElement?.dataset?.run;  // a redrawn row keeps the keyboard
-        el.innerHTML = model.get("html");
-        mark();
-        if (at) el.querySelector(`tr[data-run="${CSS.escape(at)}"]`)?.focus();
-      };
-      const choose = (event) => {
-        const row = event.target.closest("tr[data-run]");
-        if (!row || (event.type === "keydown" && event.key !== "Enter")) return;
-        model.set("chosen", row.dataset.run);
-        model.save_changes();
-      };
-      el.addEventListener("click", choose);
-      el.addEventListener("keydown", choose);
-      model.on("change:html", draw);
-      model.on("change:chosen", mark);
-      draw();
-    } };
-    """
+    def __init__(self, html: str) -> None:
+        super().__init__(html=html)
+        self.in_page = _TableInPage(of=self.model_id)
 
 
 class StudyView:
@@ -84,14 +100,15 @@ class StudyView:
     def __init__(self, controller: Controller) -> None:
         self._controller, self._study = controller, controller.study
         self.table, self.problems = TrialTable(html=table(self._study)), Problems()
-        self.stop = widgets.Button(description="Stop", disabled=not controller.running)
-        self._note, self._chart = widgets.HTML(), widgets.VBox()
-        self.widget = widgets.VBox([self.table, self.stop, self._note, self._chart, self.problems.widget])
+        self.stop = widgets.Button(description=_("Stop"), disabled=not controller.running)
+        self._note, self._chart, self._spoken = widgets.HTML(), widgets.VBox(), widgets.HTML()
+        parts = [self.table.in_page, self.stop, self._note, self._chart, self._spoken, self.problems.widget]
+        self.widget = view(parts)
         self.figure: Any = None
         self._shown, self._feed = "", None
         self._closed, self._wake, self._stop_asked = threading.Event(), threading.Event(), threading.Event()
-        self.stop.on_click(lambda _: (self._stop_asked.set(), self._wake.set()))
-        self.table.observe(lambda _: self._wake.set(), "chosen")
+        self.stop.on_click(lambda button: (self._stop_asked.set(), self._wake.set()))
+        self.table.observe(lambda change: self._wake.set(), "chosen")
         self._thread = threading.Thread(target=self._follow, daemon=True, name="study view")
         self._thread.start()
 
@@ -132,10 +149,10 @@ class StudyView:
         while grown and trial.status != "running":  # long files are read in parts; one that grows would never end
             grown = self._feed.poll()
         if fresh or news:
-            self._draw()
+            self._draw(grows=trial.status == "running")
         self._note.value = f"<p>{escape(self._told(trial))}</p>"
 
-    def _draw(self) -> None:
+    def _draw(self, *, grows: bool) -> None:
         trace, start, stop = self._feed.window(self._feed.end_ns, _EVENTS)
         shown = {"origin_ns": 0, "between_ms": (start / 1e6, stop / 1e6)}
         if self.figure is None:
@@ -143,39 +160,50 @@ class StudyView:
             self._chart.children = (self.figure.in_page,)
         else:
             update_gantt(self.figure, trace, **shown)
+        spoken = Spoken(trace, **shown)
+        self.figure.spoken = summary(trace, **spoken.options)
+        note = _("The trial runs: when it has ended, its chart stands here in words.")
+        self._spoken.value = details_html([], note=note) if grows else details_html([spoken])
 
     def _told(self, trial: Trial) -> str:
-        why = f", {trial.why}" if trial.why else ""
-        words = f"{self._study.label(trial)}, seed {trial.seed}: {trial.status}{why}"
+        outcome = outcome_words(trial.status) + (f", {trial.why}" if trial.why else "")
         if self._feed.end_ns:
-            return f"{words}. Its last {_EVENTS:,} operations and waits."
-        waits = trial.status == "running"
-        return f"{words}. " + ("Its first operation is waited for." if waits else "There is no trace of this run.")
+            words = _("{point}, seed {seed}: {outcome}. Its last {number} operations and waits.")
+        elif trial.status == "running":
+            words = _("{point}, seed {seed}: {outcome}. Its first operation is waited for.")
+        else:
+            words = _("{point}, seed {seed}: {outcome}. There is no trace of this run.")
+        return words.format(point=self._study.label(trial), seed=trial.seed, outcome=outcome, number=f"{_EVENTS:,}")
 
 
 def table(study: Study) -> str:
     """HTML: what the study has spent and every trial, newest first."""
-    headings = ["point", "phase", "seed", "outcome", "to target", "trained", "run directory"]
+    headings = [
+        *(_("point"), _("phase"), _("seed"), _("outcome")),
+        *(_("to target"), _("trained"), _("run directory")),
+    ]
     rows = []
     for t in reversed(study.trials()):
         cells = [
             study.label(t),
-            t.phase,
+            phase_words(t.phase),
             str(t.seed),
-            t.status,
+            outcome_words(t.status),
             "" if t.time_s is None else f"{t.time_s:.1f} s",
             f"{t.training_s:.1f} s" if t.training_s else "",
             Path(t.path).name,
         ]
         rows.append(
-            f'<tr data-run="{escape(_run_of(study, t))}" tabindex="0" style="cursor:pointer" title="draw its Gantt">'
+            f'<tr data-run="{escape(_run_of(study, t))}" tabindex="0" style="cursor:pointer" '
+            f'title="{escape(_("draw its Gantt chart"))}">'
             + "".join(f"<td {_CELL}>{escape(cell)}</td>" for cell in cells)
             + "</tr>"
         )
-    spent = f"{duration_text(study.spent_s)} of {duration_text(study.settings.budget_s)} used"
-    head = "".join(f"<th {_CELL}>{heading}</th>" for heading in headings)
+    words = _("{spent} of {budget} used. Click on a trial, or press Enter on it, to see its Gantt chart.")
+    told = words.format(spent=duration_text(study.spent_s), budget=duration_text(study.settings.budget_s))
+    head = "".join(f'<th scope="col" {_CELL}>{escape(heading)}</th>' for heading in headings)
     return (
-        f"<p>{spent}. Click on a trial to see its Gantt chart.</p>"
+        f"<p>{escape(told)}</p>"
         '<table style="font-size:15px;line-height:1.5;font-variant-numeric:tabular-nums;border-collapse:collapse;'
         f'color:var(--jp-content-font-color1)"><tr>{head}</tr>{"".join(rows)}</table>'
     )

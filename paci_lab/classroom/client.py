@@ -71,7 +71,7 @@ def _running() -> subprocess.Popen:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=_said,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # an interrupt of the kernel is none of the server
         )
     return _server

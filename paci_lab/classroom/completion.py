@@ -30,7 +30,7 @@ class Page:
     learner: str = ""
 
     def __str__(self) -> str:
-        lines = [f"{_WORDS()[state]:12} {lesson}  {title}  {badge}" for lesson, title, badge, state in self.rows]
+        lines = [f"{_words()[state]:12} {lesson}  {title}  {badge}" for lesson, title, badge, state in self.rows]
         return "\n".join([self._summary(), *lines])
 
     __repr__ = __str__
@@ -43,7 +43,7 @@ class Page:
         head = [_("Lesson"), _("Exercise"), _("Difficulty and time"), _("State")]
         signs = {"passed": "✓", "failed": "✗", "open": "–"}
         body = [
-            (lesson, title, badge, f"{signs[state]} {_WORDS()[state]}") for lesson, title, badge, state in self.rows
+            (lesson, title, badge, f"{signs[state]} {_words()[state]}") for lesson, title, badge, state in self.rows
         ]
         parts = [f"<p><b>{html.escape(self._summary())}</b></p>", _table(head, body)]
         if self.guesses:
@@ -110,7 +110,7 @@ def _state(done: recorded.Done | None) -> str:
     return "open" if done is None else "passed" if done.passed else "failed"
 
 
-def _WORDS() -> dict[str, str]:
+def _words() -> dict[str, str]:
     return {"passed": _("solved"), "failed": _("not yet"), "open": _("to do")}
 
 

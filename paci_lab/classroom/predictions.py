@@ -87,9 +87,7 @@ class Prediction:
         self._said.value = f'<div role="status">{html.escape(self._status())}</div>'
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
-
-        display(self.view)
+        """Nothing: `predict` has shown it, and a cell that ends with it would show it again."""
 
     def __repr__(self) -> str:
         return self._status()
@@ -101,5 +99,7 @@ def predict(question: str, asked: str, *, unit: str = "", choices: Sequence[str]
     Later, `guess.against(found)` says how far off it was. Raises InputError for less than two choices.
     """
     prediction = Prediction(question, asked, unit=unit, choices=choices)
-    prediction._ipython_display_()
+    from IPython.display import display
+
+    display(prediction.view)
     return prediction

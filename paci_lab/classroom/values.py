@@ -45,6 +45,8 @@ def encode(value: Any) -> Any:
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):
             return {"dict": [[key, walk(item)] for key, item in value.items()]}
         if (tensor := _tensor(value)) is not None:
+            if tensor.dim() == 0:
+                return walk(tensor.item())
             left -= tensor.numel()
             if left < 0:
                 raise ValueError("too much")
@@ -86,7 +88,7 @@ def describe(value: Any) -> str:
         return f"{value.kind} {value.words}"
     if _tensor(value) is not None:
         return f"tensor {tuple(value.shape)}"
-    text = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    text = f"{value:.6g}" if isinstance(value, float) and not value.is_integer() else repr(value)
     return text if len(text) <= 160 else text[:157] + "…"
 
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paci_lab.errors import InputError
+from paci_lab.language import _, ngettext
 from paci_lab.show.gantt import gantt, gantt_pair
 from paci_lab.show.report import Chart, Section, write_report
+from paci_lab.show.words import source_words
 from paci_lab.trace import Trace
 
 __all__ = ["describe", "write_gantt_page"]
@@ -24,20 +26,22 @@ def write_gantt_page(
     A long trace is cut to its first few thousand events, which the caption says, unless `between_s` chooses a part.
     """
     if between_s is None:
-        ends = [int(trace.end_ns[min(len(trace), _MOST_EVENTS) - 1]) / 1e9 for _, trace in traces if len(trace)]
-        whole = max(int(trace.end_ns.max()) for _, trace in traces if len(trace)) / 1e9
+        ends = [int(trace.end_ns[min(len(trace), _MOST_EVENTS) - 1]) / 1e9 for name, trace in traces if len(trace)]
+        whole = max(int(trace.end_ns.max()) for name, trace in traces if len(trace)) / 1e9
         between_s = (0.0, min(max(ends), whole))
     elif not between_s[0] < between_s[1]:
         raise InputError(
             "--between", f"{between_s[0]} {between_s[1]}", "a start before an end, in seconds", "try --between 0 5"
         )
     else:
-        whole = max(int(trace.end_ns.max()) for _, trace in traces if len(trace)) / 1e9
+        whole = max(int(trace.end_ns.max()) for name, trace in traces if len(trace)) / 1e9
     part = (between_s[0] * 1e3, between_s[1] * 1e3)
     shown = (
-        f"Seconds {between_s[0]:g} to {between_s[1]:.3g} of {whole:.3g}."
+        _("Seconds {start} to {end} of {whole}.").format(
+            start=f"{between_s[0]:g}", end=f"{between_s[1]:.3g}", whole=f"{whole:.3g}"
+        )
         if between_s != (0.0, whole)
-        else "The whole run."
+        else _("The whole run.")
     )
     if len(traces) == 2:
         (name_a, above), (name_b, below) = traces
@@ -50,9 +54,9 @@ def write_gantt_page(
     try:
         return write_report(
             path,
-            title="What every stage did and when",
+            title=_("What every stage did and when"),
             lead=" ".join(describe(name, trace) for name, trace in traces),
-            sections=[Section("Gantt chart", "", charts)],
+            sections=[Section(_("Gantt chart"), "", charts)],
         )
     except OSError as error:
         raise InputError("page", path, "a file that can be written", f"choose another ({error})") from None
@@ -60,8 +64,18 @@ def write_gantt_page(
 
 def describe(name: str, trace: Trace) -> str:
     """A chart in a sentence."""
-    return (
-        f"{name} ({trace.source}): {trace.stages} stages, {trace.makespan_ns / 1e9:.4g} s, working "
-        f"{trace.utilization().mean():.0%} of the time, bubble {trace.bubble_fraction():.0%}, largest version gap "
-        f"{max(trace.version_gap_max(), default=0)}."
+    return ngettext(
+        "{name} ({source}): one stage, {seconds} s, working {share} of the time, bubble {bubble}, "
+        "largest version gap {gap}.",
+        "{name} ({source}): {stages} stages, {seconds} s, working {share} of the time, bubble {bubble}, "
+        "largest version gap {gap}.",
+        trace.stages,
+    ).format(
+        name=name,
+        source=source_words(trace.source),
+        stages=trace.stages,
+        seconds=f"{trace.makespan_ns / 1e9:.4g}",
+        share=f"{trace.utilization().mean():.0%}",
+        bubble=f"{trace.bubble_fraction():.0%}",
+        gap=max(trace.version_gap_max(), default=0),
     )

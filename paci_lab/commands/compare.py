@@ -91,7 +91,8 @@ def parse_contender(text: str, base: TrainSpec) -> tuple[str, TrainSpec]:
     sizes = {"stages": base.stages * chunks, "window": window, "slack": slack, "chunks": asked}
     built = build_schedule(schedule, microbatches=spec.total_microbatches, **sizes)
     paces = {field: _shared(getattr(base, field), built) for field in ("pace_forward_ms", "pace_backward_ms")}
-    return name, spec.replace(schedule=schedule, **sizes, **paces)
+    # A cut into so many stages says nothing about twice as many.
+    return name, spec.replace(schedule=schedule, partition="auto", **sizes, **paces)
 
 
 def parse_contenders(texts: Sequence[str], base: TrainSpec) -> tuple[dict[str, TrainSpec], dict[str, str]]:

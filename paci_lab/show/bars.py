@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from paci_lab.schedules import KINDS
+from paci_lab.language import _
 from paci_lab.show.palette import FORWARD
 from paci_lab.trace import OPS, SAVING, WAITS, Trace
 
@@ -15,6 +15,7 @@ __all__ = [
     "CYCLE",
     "DRAWN",
     "STRIPS",
+    "Lookup",
     "Rows",
     "bar_arrays",
     "duration_text",
@@ -77,7 +78,7 @@ def bar_arrays(trace: Trace, context: Trace, *, origin_ns: int, unit_ns: float) 
 
     Returns per kind: stage, microbatch, start and length (in units) and words (one hover text a bar).
     """
-    look = _Lookup(context)
+    look = Lookup(context)
     found = {}
     for kind in DRAWN:
         mask = np.isin(trace.op, _CODES[kind])
@@ -93,37 +94,42 @@ def bar_arrays(trace: Trace, context: Trace, *, origin_ns: int, unit_ns: float) 
     return found
 
 
-def _words(kind: str, trace: Trace, look: _Lookup) -> np.ndarray:
-    """The hover text of every bar of one kind."""
+def _words(kind: str, trace: Trace, look: Lookup) -> np.ndarray:
+    """The hover text of every bar of one kind: a title and a line or two, whose words are looked up once."""
     stages, numbers = trace.stage.tolist(), trace.microbatch.tolist()
-    took = list(map(duration_text, (trace.end_ns - trace.start_ns).tolist()))
+    takes = _("takes {time}")
+    took = [takes.format(time=duration_text(ns)) for ns in (trace.end_ns - trace.start_ns).tolist()]
     if kind == "U":
+        title = "<b>" + _("stage {stage}: optimizer update {number}") + "</b><br>"
+        version = _("weight version {before} becomes {after}")
         texts = [
-            f"<b>stage {s}: optimizer update {n}</b><br>takes {t}<br>weight version {v} becomes {v + 1}"
+            f"{title.format(stage=s, number=n)}{t}<br>{version.format(before=v, after=v + 1)}"
             for s, n, t, v in zip(stages, numbers, took, trace.version.tolist(), strict=True)
         ]
     elif kind == "snapshot":
-        what = [
-            ("weights", ", to be evaluated off the clock") if code == _CODE["snapshot"] else ("checkpoint", "")
-            for code in trace.op.tolist()
-        ]
+        snapshot, checkpoint = (
+            _("stage {stage}: weights saved after update {number}, to be evaluated off the clock"),
+            _("stage {stage}: checkpoint saved after update {number}"),
+        )
         texts = [
-            f"<b>stage {s}: {w} saved after update {n}</b><br>takes {t}{why}"
-            for s, n, t, (w, why) in zip(stages, numbers, took, what, strict=True)
+            f"<b>{(snapshot if code == _CODE['snapshot'] else checkpoint).format(stage=s, number=n)}</b><br>{t}"
+            for s, n, t, code in zip(stages, numbers, took, trace.op.tolist(), strict=True)
         ]
     elif kind == "wait":
+        title = "<b>" + _("stage {stage} waits") + "</b><br>"
         awaited = {
-            _CODE["wait-F"]: "the activation of micro-batch {n} from stage {before}",
-            _CODE["wait-B"]: "the gradient of micro-batch {n} from stage {after}",
-            _CODE["wait-U"]: "the gradients of the other replicas, for update {n}",
+            _CODE["wait-F"]: _("for the activation of micro-batch {number} from stage {before}"),
+            _CODE["wait-B"]: _("for the gradient of micro-batch {number} from stage {after}"),
+            _CODE["wait-U"]: _("for the gradients of the other replicas, for update {number}"),
         }
         texts = [
-            f"<b>stage {s} waits {t}</b><br>for {awaited[code].format(n=n, before=s - 1, after=s + 1)}"
+            f"{title.format(stage=s)}{awaited[code].format(number=n, before=s - 1, after=s + 1)}<br>{t}"
             for s, n, t, code in zip(stages, numbers, took, trace.op.tolist(), strict=True)
         ]
     else:
+        title = "<b>" + _titles()[kind] + "</b><br>"
         texts = [
-            f"<b>stage {s}: {KINDS[kind]} of micro-batch {n}</b><br>takes {t}{waited}<br>{versions}"
+            f"{title.format(stage=s, number=n)}{t}{waited}<br>{versions}"
             for s, n, t, waited, versions in zip(
                 stages, numbers, took, look.waited(kind, trace), look.versions(trace), strict=True
             )
@@ -131,7 +137,16 @@ def _words(kind: str, trace: Trace, look: _Lookup) -> np.ndarray:
     return np.array(texts, dtype=object)
 
 
-class _Lookup:
+def _titles() -> dict[str, str]:
+    return {
+        "F": _("stage {stage}: forward of micro-batch {number}"),
+        "B": _("stage {stage}: backward (input and weight gradient together) of micro-batch {number}"),
+        "I": _("stage {stage}: input gradient, the half of a backward that is waited for, of micro-batch {number}"),
+        "W": _("stage {stage}: weight gradient, the other half of a backward, of micro-batch {number}"),
+    }
+
+
+class Lookup:
     """Versions at forward and backward, and waits, of every (stage, micro-batch) of a trace."""
 
     def __init__(self, trace: Trace) -> None:
@@ -153,6 +168,11 @@ class _Lookup:
     def _key(self, stage: np.ndarray, microbatch: np.ndarray) -> np.ndarray:
         return stage * self.width + np.clip(microbatch - self.first, 0, self.width - 1)
 
+    def pair(self, stage: int, microbatch: int) -> tuple[int, int]:
+        """The weight versions at forward and at backward; -1 for one that is not in the trace."""
+        key = stage * self.width + min(max(microbatch - self.first, 0), self.width - 1)
+        return int(self.version["forward"][key]), int(self.version["backward"][key])
+
     def versions(self, trace: Trace) -> list[str]:
         """The weight versions of both passes and the gap, in words, for every event of `trace`."""
         key = self._key(trace.stage, trace.microbatch)
@@ -165,19 +185,24 @@ class _Lookup:
         if kind == "W":
             return [""] * len(trace)
         waits = self.wait["F" if kind == "F" else "B"][self._key(trace.stage, trace.microbatch)].tolist()
-        what, step = ("activation", -1) if kind == "F" else ("gradient", 1)
+        if kind == "F":
+            words, step = _("after waiting {time} for its activation from stage {stage}"), -1
+        else:
+            words, step = _("after waiting {time} for its gradient from stage {stage}"), 1
         return [
-            f", after waiting {duration_text(ns)}<br>for its {what} from stage {at + step}" if ns else ""
+            "<br>" + words.format(time=duration_text(ns), stage=at + step) if ns else ""
             for ns, at in zip(waits, trace.stage.tolist(), strict=True)
         ]
 
 
 def _versions_text(forward: int, backward: int) -> str:
     if forward < 0:
-        return f"weight version {backward} at backward (its forward is not in view)"
-    if backward < 0:
-        return f"weight version {forward} at forward, backward still to come"
-    return f"weight version {forward} at forward, {backward} at backward: gap {backward - forward}"
+        words = _("weight version {backward} at backward (its forward is not in view)")
+    elif backward < 0:
+        words = _("weight version {forward} at forward, backward still to come")
+    else:
+        words = _("weight version {forward} at forward, {backward} at backward: gap {gap}")
+    return words.format(forward=forward, backward=backward, gap=backward - forward)
 
 
 def duration_text(ns: int) -> str:

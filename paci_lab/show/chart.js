@@ -43,6 +43,10 @@ export default () => {
       whole();
     },
     render({ el }) {
+      const name = () => el.setAttribute("aria-label", held.get("spoken"));
+      el.setAttribute("role", "img");
+      held.on("change:spoken", name);
+      name();
       let remove = () => {}, waiting = 0, wide = 0;
       const stop = () => {
         cancelAnimationFrame(waiting);
@@ -65,6 +69,7 @@ export default () => {
       size.observe(el);
       return () => {
         size.disconnect();
+        held.off("change:spoken", name);
         held.off("change:_widget_data change:_widget_layout", again);
         stop();
       };

@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 import traitlets
 from plotly.serializers import custom_serializers
 
-from paci_lab.show.notebook import need_packages
+from paci_lab.show.notebook import CONFIG, need_packages
 
 need_packages()
 import anywidget  # noqa: E402
@@ -51,6 +51,7 @@ class Chart(go.FigureWidget):
 
     Attributes:
         in_page: the widget that shows it.
+        spoken: what the picture shows, in a sentence or two for those who cannot see it.
     """
 
     _model_name = traitlets.Unicode("WidgetModel").tag(sync=True)
@@ -58,12 +59,14 @@ class Chart(go.FigureWidget):
     _model_module_version = traitlets.Unicode("2.0.0").tag(sync=True)
     _view_name = traitlets.Unicode(None, allow_none=True).tag(sync=True)
     _view_module = traitlets.Unicode(None, allow_none=True).tag(sync=True)
+    spoken = traitlets.Unicode().tag(sync=True)
     _esm = ""
     _whole = False
     _code: ClassVar[_Code | None] = None  # one for all charts of a kernel
 
     def __init__(self, figure: go.Figure) -> None:
         super().__init__(figure)
+        self._config = CONFIG
         self._whole = True
         self.open()
         if Chart._code is None or Chart._code.comm is None:  # none yet, or closed by `Widget.close_all`

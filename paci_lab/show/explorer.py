@@ -8,32 +8,53 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from paci_lab.language import _
 from paci_lab.schedules import is_own, own_schedule, schedule_classes
 from paci_lab.show.bars import Rows
+from paci_lab.show.container import in_order_of_time, view
 from paci_lab.show.front import Front, starting_theme
 from paci_lab.show.gantt import gantt_pair, retheme, update_gantt
+from paci_lab.show.gantt_content import time_unit
 from paci_lab.show.notebook import Problems, figure_widget, html_table
 from paci_lab.show.palette import theme_named
 from paci_lab.show.settings import TRANSFORMERS, Numbers, Settings, explore
+from paci_lab.show.spoken import Spoken, details_html
 from paci_lab.show.why import Moments
 from paci_lab.trace import Trace
 
 __all__ = ["Explorer", "explorer"]
 
-_SLIDERS: dict[str, tuple[str, type, dict[str, float]]] = {
-    "stages": ("stages", widgets.IntSlider, {"min": 1, "max": 16}),
-    "microbatches": ("micro-batches", widgets.IntSlider, {"min": 1, "max": 64}),
-    "slack": ("slack (PACI)", widgets.IntSlider, {"min": 0, "max": 15}),
-    "forward_ms": ("forward, ms", widgets.FloatSlider, {"min": 0.1, "max": 5, "step": 0.1}),
-    "backward_ms": ("backward, ms", widgets.FloatSlider, {"min": 0.1, "max": 10, "step": 0.1}),
-    "weight_share": ("W of backward", widgets.FloatSlider, {"min": 0, "max": 1, "step": 0.05}),
-    "update_ms": ("update, ms", widgets.FloatSlider, {"min": 0, "max": 3, "step": 0.05}),
-    "latency_ms": ("latency, ms", widgets.FloatSlider, {"min": 0, "max": 3, "step": 0.05}),
-    "jitter": ("jitter", widgets.FloatSlider, {"min": 0, "max": 0.5, "step": 0.01}),
-    "straggler": ("slow stage (-1: none)", widgets.IntSlider, {"min": -1, "max": 15}),
-    "straggler_factor": ("times slower", widgets.FloatSlider, {"min": 1, "max": 4, "step": 0.1}),
-    "microbatch_size": ("sequences each", widgets.IntSlider, {"min": 1, "max": 32}),
+_SLIDERS: dict[str, tuple[type, dict[str, float]]] = {
+    "stages": (widgets.IntSlider, {"min": 1, "max": 16}),
+    "microbatches": (widgets.IntSlider, {"min": 1, "max": 64}),
+    "slack": (widgets.IntSlider, {"min": 0, "max": 15}),
+    "forward_ms": (widgets.FloatSlider, {"min": 0.1, "max": 5, "step": 0.1}),
+    "backward_ms": (widgets.FloatSlider, {"min": 0.1, "max": 10, "step": 0.1}),
+    "weight_share": (widgets.FloatSlider, {"min": 0, "max": 1, "step": 0.05}),
+    "update_ms": (widgets.FloatSlider, {"min": 0, "max": 3, "step": 0.05}),
+    "latency_ms": (widgets.FloatSlider, {"min": 0, "max": 3, "step": 0.05}),
+    "jitter": (widgets.FloatSlider, {"min": 0, "max": 0.5, "step": 0.01}),
+    "straggler": (widgets.IntSlider, {"min": -1, "max": 15}),
+    "straggler_factor": (widgets.FloatSlider, {"min": 1, "max": 4, "step": 0.1}),
+    "microbatch_size": (widgets.IntSlider, {"min": 1, "max": 32}),
 }
+
+
+def _slider_words() -> dict[str, str]:
+    return {
+        "stages": _("stages"),
+        "microbatches": _("micro-batches"),
+        "slack": _("slack (PACI)"),
+        "forward_ms": _("forward, ms"),
+        "backward_ms": _("backward, ms"),
+        "weight_share": _("W of backward"),
+        "update_ms": _("update, ms"),
+        "latency_ms": _("latency, ms"),
+        "jitter": _("jitter"),
+        "straggler": _("slow stage (-1: none)"),
+        "straggler_factor": _("times slower"),
+        "microbatch_size": _("sequences each"),
+    }
 
 
 def explorer(
@@ -83,6 +104,7 @@ class Explorer:
                     "type": "scatter",
                     "mode": "lines+markers+text",
                     "name": "journey",
+                    "cliponaxis": False,
                     "showlegend": False,
                     "hoverinfo": "skip",
                     "line": {"color": look.ink, "width": 1.5, "dash": "dot"},
@@ -96,76 +118,95 @@ class Explorer:
             ]
         )
         self.figure = figure_widget(figure)
-        self._table, self._words, self.front = widgets.HTML(), widgets.HTML(), Front()
+        self._table, self._words, self._spoken, self.front = widgets.HTML(), widgets.HTML(), widgets.HTML(), Front()
         self._show(shown)
         self.widget = self._layout()
         if theme == "auto":
             self.front.on_page(self._page_is)
+        self.front.observe(lambda change: self._speak(), "reading")
         for name, control in self.controls.items():
             if name not in ("step", "step mode", "step in", "back", "forward"):
                 control.observe(self._changed, "value")
         for name in ("step", "step mode", "step in"):
             self.controls[name].observe(self._stepped, "value")
-        self.controls["back"].on_click(lambda _: self._move(-1))
-        self.controls["forward"].on_click(lambda _: self._move(1))
+        self.controls["back"].on_click(lambda button: self._move(-1))
+        self.controls["forward"].on_click(lambda button: self._move(1))
 
     def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
         return self.widget._repr_mimebundle_(**options)
 
     # -- controls -------------------------------------------------------------------------------------------------
     def _make_controls(self, above: str, below: str, start: Settings) -> dict[str, Any]:
-        style = {"description_width": "150px"}
+        style = {"description_width": "160px"}
         wide = widgets.Layout(width="380px")
         own = {name: own_schedule(name) for name in (above, below) if is_own(name)}
-        names = [(f"{cls.name}: {cls.summary}", name) for name, cls in (schedule_classes() | own).items()]
+        names = [(f"{cls.name}: {_(cls.summary)}", name) for name, cls in (schedule_classes() | own).items()]
         made: dict[str, Any] = {
-            "above": widgets.Dropdown(options=names, value=above, description="above", style=style, layout=wide),
-            "below": widgets.Dropdown(options=names, value=below, description="below", style=style, layout=wide),
+            "above": widgets.Dropdown(options=names, value=above, description=_("above"), style=style, layout=wide),
+            "below": widgets.Dropdown(options=names, value=below, description=_("below"), style=style, layout=wide),
             "window": widgets.IntSlider(
-                value=start.window, min=1, max=64, description="window", style=style, layout=wide
+                value=start.window, min=1, max=64, description=_("window"), style=style, layout=wide
             ),
             "window below": widgets.IntSlider(
-                value=start.window, min=1, max=64, description="window below", style=style, layout=wide, disabled=True
+                value=start.window,
+                min=1,
+                max=64,
+                description=_("window below"),
+                style=style,
+                layout=wide,
+                disabled=True,
             ),
-            "linked": widgets.Checkbox(value=True, description="one window for both", indent=False),
+            "linked": widgets.Checkbox(value=True, description=_("one window for both"), indent=False),
         }
-        for name, (words, kind, limits) in _SLIDERS.items():
-            made[name] = kind(value=getattr(start, name), description=words, style=style, layout=wide, **limits)
+        words = _slider_words()
+        for name, (kind, limits) in _SLIDERS.items():
+            made[name] = kind(value=getattr(start, name), description=words[name], style=style, layout=wide, **limits)
         made["model"] = widgets.Dropdown(
-            options=list(TRANSFORMERS), value=start.model, description="memory for", style=style, layout=wide
+            options=list(TRANSFORMERS), value=start.model, description=_("memory for"), style=style, layout=wide
         )
         made["step mode"] = widgets.Checkbox(
-            value=False, description="step through", indent=False, layout=widgets.Layout(width="130px")
+            value=False, description=_("step through"), indent=False, layout=widgets.Layout(width="auto")
         )
         made["step in"] = widgets.ToggleButtons(
-            options=["above", "below"],
+            options=[(_("above"), "above"), (_("below"), "below")],
             value="below",
-            style={"button_width": "64px"},
-            layout=widgets.Layout(width="160px"),
+            style={"button_width": "auto"},
+            layout=widgets.Layout(width="auto"),
         )
         made["back"] = widgets.Button(
-            description="◀", tooltip="one operation back", layout=widgets.Layout(width="44px")
+            icon="step-backward", tooltip=_("one operation back"), layout=widgets.Layout(width="44px")
         )
         made["forward"] = widgets.Button(
-            description="▶", tooltip="one operation forward", layout=widgets.Layout(width="44px")
+            icon="step-forward", tooltip=_("one operation forward"), layout=widgets.Layout(width="44px")
         )
         made["step"] = widgets.IntSlider(
-            value=0, min=0, max=0, description="operation", layout=widgets.Layout(width="420px")
+            value=0,
+            min=0,
+            max=0,
+            description=_("operation"),
+            style={"description_width": "initial"},
+            layout=widgets.Layout(width="420px"),
         )
         return made
 
     def _layout(self) -> widgets.Widget:
         c = self.controls
         first = [c["above"], c["below"], c["window"], c["linked"], c["window below"]]
-        sliders = widgets.VBox(
-            [*first, *(c[name] for name in _SLIDERS), c["model"]], layout=widgets.Layout(min_width="400px")
+        sliders = widgets.GridBox(  # beside the charts, or in two columns over them where the page is narrow
+            [*first, *(c[name] for name in _SLIDERS), c["model"]],
+            layout=widgets.Layout(
+                flex="1 1 400px",
+                align_content="flex-start",
+                grid_template_columns="repeat(auto-fill, minmax(380px, 1fr))",
+            ),
         )
-        steps = widgets.HBox([c["step mode"], c["step in"], c["back"], c["forward"], c["step"]])
+        steps = in_order_of_time([c["step mode"], c["step in"], c["back"], c["forward"], c["step"]])
         right = widgets.VBox(
-            [self.figure.in_page, self._table, steps, self._words, self.problems.widget, self.front.in_page],
-            layout=widgets.Layout(flex="1 1 600px", min_width="0"),
+            [self.figure.in_page, self._table, steps, self._words, self._spoken, self.problems.widget],
+            layout=widgets.Layout(flex="100 1 600px", min_width="0"),
         )
-        return widgets.HBox([sliders, right], layout=widgets.Layout(width="100%", flex_flow="row wrap"))
+        both = widgets.HBox([sliders, right], layout=widgets.Layout(width="100%", flex_flow="row wrap"))
+        return view([both, self.front.in_page])
 
     def settings(self) -> list[Settings]:
         """What the controls say now, above and below."""
@@ -196,7 +237,17 @@ class Explorer:
         self.traces, self.numbers = [trace for trace, _ in shown], [numbers for _, numbers in shown]
         self._table.value = html_table(["", *_names(self.settings())], _rows(self.numbers))
         self._moments = None
+        self._speak()
         self._step()
+
+    def _speak(self) -> None:
+        """Put the charts into words, as long as somebody reads them: it takes longer than to draw them."""
+        names = _names(self.settings())
+        self.figure.spoken = _("Gantt charts of two schedules over one another: {above} and {below}.").format(
+            above=names[0], below=names[1]
+        )
+        charts = [Spoken(trace, name) for trace, name in zip(self.traces, names, strict=True)]
+        self._spoken.value = details_html(charts if self.front.reading else [])
 
     def _move(self, by: int) -> None:
         step = self.controls["step"]
@@ -223,7 +274,7 @@ class Explorer:
             self.controls["step"].max = len(self._moments.work) - 1
         event = self._moments.work[self.controls["step"].value]
         path = self._moments.journey(event.microbatch) if event.op != "U" else []
-        unit = 1e6 if self.figure.layout.xaxis2.title.text.endswith("(ms)") else 1e9
+        unit, _name = time_unit(max(int(shown.end_ns.max()) - shown.begin_ns for shown in self.traces))
         middle = self._parts.band("work")[0]
         for drawn in (moment, journey):
             drawn.xaxis, drawn.yaxis = ("x", "y") if panel == 0 else ("x2", "y2")
@@ -239,9 +290,11 @@ class Explorer:
 
 
 def _names(chosen: list[Settings]) -> list[str]:
+    plain, slack = _("{schedule}, window {window}"), _("{schedule}, window {window}, slack {slack}")
     return [
-        f"{one.schedule}, window {one.window}"
-        + (f", slack {one.slack}" if one.schedule == "paci" and one.slack else "")
+        (slack if one.schedule == "paci" and one.slack else plain).format(
+            schedule=one.schedule, window=one.window, slack=one.slack
+        )
         for one in chosen
     ]
 
@@ -251,15 +304,15 @@ def _rows(both: list[Numbers]) -> list[list[str]]:
         return [words, *(say(numbers) for numbers in both)]
 
     return [
-        row("bubble, of all time", lambda n: f"{100 * n.bubble:.1f} %"),
+        row(_("bubble, of all time"), lambda n: f"{100 * n.bubble:.1f} %"),
         row(
-            "working, in steady state",
-            lambda n: "too short to tell" if n.steady_utilization is None else f"{100 * n.steady_utilization:.1f} %",
+            _("working, in steady state"),
+            lambda n: _("too short to tell") if n.steady_utilization is None else f"{100 * n.steady_utilization:.1f} %",
         ),
-        row("throughput against 1F1B flush", lambda n: f"{n.against_flush:.2f}×"),
-        row("micro-batches held, by stage", lambda n: " ".join(map(str, n.held))),
-        row("their activations, most on one stage", lambda n: f"{max(n.memory) / 2**30:.2f} GiB"),
-        row("version gap, largest by stage", lambda n: " ".join(map(str, n.gap_max))),
-        row("version gap, mean by stage", lambda n: " ".join(f"{gap:.2f}" for gap in n.gap_mean)),
-        row("weights kept", lambda n: n.weights),
+        row(_("throughput against 1F1B flush"), lambda n: f"{n.against_flush:.2f}×"),
+        row(_("micro-batches held, by stage"), lambda n: " ".join(map(str, n.held))),
+        row(_("their activations, most on one stage"), lambda n: f"{max(n.memory) / 2**30:.2f} GiB"),
+        row(_("version gap, largest by stage"), lambda n: " ".join(map(str, n.gap_max))),
+        row(_("version gap, mean by stage"), lambda n: " ".join(f"{gap:.2f}" for gap in n.gap_mean)),
+        row(_("weights kept"), lambda n: n.weights),
     ]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from paci_lab.errors import InputError
+from paci_lab.language import _, ngettext
 from paci_lab.reading import METRICS, MOST, check_row, file_inside, parse_json, read_json, read_toml
 from paci_lab.schedules import names_a_file
 from paci_lab.spec import TrainSpec
@@ -149,9 +150,9 @@ class RunFeed:
         try:
             if (path := file_inside(self.path, self.path / "spec.toml")) is not None:
                 return read_toml(path, what="spec.toml")
-            self.notes.append("spec.toml is missing: this folder is not a complete run directory.")
+            self.notes.append(_("spec.toml is missing: this folder is not a complete run directory."))
         except InputError as error:
-            self.notes.append(f"spec.toml cannot be read ({error}).")
+            self.notes.append(_("spec.toml cannot be read ({error}).").format(error=error))
         return {}
 
     def _ranks_of_a_replica(self) -> int:
@@ -165,10 +166,11 @@ class RunFeed:
         for name in ("environment.json", "result.json"):
             schema = (_json(self.path / name) or {}).get("schema", SCHEMA)
             if not isinstance(schema, int) or schema > SCHEMA:
-                self.notes.append(
-                    f"{name} is of schema {schema}, newer than {SCHEMA}, the newest this version knows: figures may be "
+                words = _(
+                    "{name} is of schema {schema}, newer than {known}, the newest this version knows: figures may be "
                     "missing or wrong. Update paci_lab."
                 )
+                self.notes.append(words.format(name=name, schema=schema, known=SCHEMA))
                 return
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -220,36 +222,44 @@ class RunFeed:
     def status(self) -> str:
         """The state of the run, in a sentence."""
         if self._failure is not None:
-            return f"The run failed: {self._failure.get('message', 'failure.json does not say why')}"
+            why = self._failure.get("message") or _("failure.json does not say why")
+            return _("The run failed: {why}").format(why=why)
         if self._result is not None:
-            return "The run ended well."
+            return _("The run ended well.")
         silent = time.monotonic() - self._grown_at
         if silent > _SILENT_S:
-            return (
-                f"The run has no result and has written nothing for {silent:.0f} s: it was killed, or it stands still. "
+            return _(
+                "The run has no result and has written nothing for {seconds} s: it was killed, or it stands still. "
                 "What it wrote until then is shown."
-            )
-        return "Running."
+            ).format(seconds=f"{silent:.0f}")
+        return _("Running.")
 
     def problems(self) -> list[str]:
         """What is wrong with the run directory, in sentences; empty when all is well."""
         bad = sum(rank.bad for rank in self._ranks.values())
         lines = list(self.notes)
         if bad:
-            lines.append(
-                f"{bad} line{'s' * (bad > 1)} of the trace cannot be read and {'are' if bad > 1 else 'is'} left out."
+            words = ngettext(
+                "{number} line of the trace cannot be read and is left out.",
+                "{number} lines of the trace cannot be read and are left out.",
+                bad,
             )
+            lines.append(words.format(number=bad))
         if self._bad_metrics:
-            lines.append(
-                f"{self._bad_metrics} unreadable line{'s' * (self._bad_metrics > 1)} of metrics.jsonl left out."
+            words = ngettext(
+                "{number} unreadable line of metrics.jsonl left out.",
+                "{number} unreadable lines of metrics.jsonl left out.",
+                self._bad_metrics,
             )
+            lines.append(words.format(number=self._bad_metrics))
         missing = sorted(
             set(range(self.stages)) - {int(s) for r in self._ranks.values() for s in np.unique(r.columns[0, : r.count])}
         )
         if self._ranks and missing and (self.ended or self.end_ns):
-            lines.append(f"No trace from stage {', '.join(map(str, missing))}.")
+            words = ngettext("No trace from stage {stages}.", "No trace from stages {stages}.", len(missing))
+            lines.append(words.format(stages=", ".join(map(str, missing))))
         if self.ended and not any(rank.count for rank in self._ranks.values()):
-            lines.append("There is no trace: the run was made without one, or it was not copied.")
+            lines.append(_("There is no trace: the run was made without one, or it was not copied."))
         return lines
 
     # -- what is shown --------------------------------------------------------------------------------------------

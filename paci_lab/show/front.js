@@ -122,6 +122,28 @@ class Painter {
   }
 }
 
+// What ipywidgets leaves without a name for a screen reader: the handle and the number of a slider.
+function nameControls(view) {
+  for (const slider of view.querySelectorAll(".widget-slider")) {
+    const words = slider.querySelector(".widget-label")?.textContent;
+    for (const part of slider.querySelectorAll(".noUi-handle, .widget-readout")) if (words) part.setAttribute("aria-label", words);
+  }
+}
+
+// Says whether the chart in words is unfolded, and leaves it so when its text is renewed.
+function keepUnfolded(view, held, say) {
+  const words = () => view.querySelector("details.paci-lab-spoken");
+  const fold = (event) => event.target === words() && event.target.open !== held.get("reading") && say("reading", event.target.open);
+  const renewed = new MutationObserver(() => { if (words() && held.get("reading")) words().open = true; });
+  view.addEventListener("toggle", fold, true);
+  const place = words()?.parentElement;
+  if (place) renewed.observe(place, { childList: true });
+  return () => {
+    view.removeEventListener("toggle", fold, true);
+    renewed.disconnect();
+  };
+}
+
 async function render({ model, el }) {
   const held = await model.widget_manager.get_model(model.get("of"));
   el.style.display = "none";
@@ -146,11 +168,20 @@ async function render({ model, el }) {
   held.on("change:picture", draw);
   const watch = new MutationObserver(look);
   watch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
-  requestAnimationFrame(look);  // when the element is part of the page
+  let forget = () => {};
+  requestAnimationFrame(() => {  // when the element is part of the page
+    look();
+    const view = el.closest(".paci-lab-view");
+    if (!view) return;
+    view.lang = held.get("lang");
+    nameControls(view);
+    forget = keepUnfolded(view, held, say);
+  });
   draw();
   return () => {
     held.off("change:picture", draw);
     watch.disconnect();
+    forget();
     painter.stop();
   };
 }

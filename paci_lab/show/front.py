@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 import traitlets
 
 from paci_lab.errors import InputError
+from paci_lab.language import _, language
 from paci_lab.show.bars import Rows
 from paci_lab.show.chart import InPage
 from paci_lab.show.gantt_fixed import fixed_traces
@@ -36,16 +37,20 @@ class Front(ipywidgets.Widget):
         page: "light" or "dark"; "" until a browser has said so.
         picture: what is to be shown, as `moving_picture` makes it, or only a number for a picture that plotly draws.
         seen: the number of the newest picture that a browser has drawn; -1 before any browser was there.
+        reading: whether the chart in words is unfolded in a page, and so has to be kept up to date.
+        lang: the language of the view, for a screen reader to pronounce it.
     """
 
     page = traitlets.Unicode("").tag(sync=True)
     picture = traitlets.Dict().tag(sync=True)
     seen = traitlets.Int(-1).tag(sync=True)
+    reading = traitlets.Bool(False).tag(sync=True)
+    lang = traitlets.Unicode().tag(sync=True)
 
     known: ClassVar[str] = "light"  # what the last page looked like, so that the next view opens as it should
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lang=language().replace("_", "-"))
         self.in_page = _FrontInPage(of=self.model_id)
 
     def on_page(self, action: Callable[[str], None]) -> None:
@@ -95,15 +100,17 @@ def moving_picture(figure: go.Figure, slots: list[dict], span: tuple[float, floa
             base = np.repeat(top[np.r_[0, ends[:-1] + 1]], np.diff(np.r_[-1, ends]))
             keep = np.flatnonzero(from_[1:] > from_[:-1])
             table.append({"fill": fixed["fillcolor"], "ink": look.ink, "gap": 0})
-            said = [f"stage {stage} holds {count} micro-batches" for stage, count in held[keep].tolist()]
+            holds = _("stage {stage} holds {count} micro-batches")
+            said = [holds.format(stage=stage, count=count) for stage, count in held[keep].tolist()]
             add([from_[keep], from_[keep + 1], top[keep], base[keep]], np.full(len(keep), here), said, [""] * len(keep))
             continue
         from_, half = slot["base"] - span[0], fixed["width"] / 2
         box = [from_, from_ + slot["x"], slot["y"] - half, slot["y"] + half]
         if fixed["name"] == "version":
             table += [{"fill": fill, "ink": look.ink, "gap": 0} for fill in look.strip]
-            said = [f"stage {stage}: weight version {version}" for stage, version in slot["customdata"].tolist()]
-            numbers = [f"v{version}" for _, version in slot["customdata"].tolist()]
+            known, data = _("stage {stage}: weight version {version}"), slot["customdata"].tolist()
+            said = [known.format(stage=stage, version=version) for stage, version in data]
+            numbers = [f"v{version}" for _stage, version in data]
             add(box, here + slot["customdata"][:, 1].astype(int) % 2, said, numbers)
             continue
         marker = fixed["marker"]

@@ -11,7 +11,8 @@ import plotly.graph_objects as go
 
 from paci_lab.errors import InputError
 from paci_lab.show.bars import STRIPS, Rows
-from paci_lab.show.gantt_content import View, content
+from paci_lab.show.gantt_content import ROW_PX, View, content
+from paci_lab.show.gantt_figure import GanttFigure
 from paci_lab.show.gantt_fixed import fixed_traces, frame, legend_traces
 from paci_lab.show.palette import swap, theme_named
 from paci_lab.trace import Trace
@@ -29,6 +30,7 @@ def gantt(
     between_ms: tuple[float, float] | None = None,
     origin_ns: int | None = None,
     below_px: int = 0,
+    row_px: float = ROW_PX,
 ) -> go.Figure:
     """The Gantt chart of `trace`, stage 0 at the top.
 
@@ -41,9 +43,10 @@ def gantt(
         between_ms: draw only this part, in milliseconds from `origin_ns`.
         origin_ns: zero of the time axis; the start of the first work when not given.
         below_px: height left free at the foot of the figure for a chart that the caller adds.
+        row_px: height of a row that shows work alone; `layout.meta` of the figure has it, for charts that change it.
     """
     return _build(
-        theme, strips, title, View([trace], [None], [predicted], between_ms, origin_ns, bool(title), below_px)
+        theme, strips, title, View([trace], [None], [predicted], between_ms, origin_ns, bool(title), below_px, row_px)
     )
 
 
@@ -77,11 +80,12 @@ def update_gantt(
     Works on a plain figure and on a `FigureWidget`, which then sends its changes as one batch. Theme, strips and title
     stay; the number of stages may change. `names` renames the charts of a pair.
     """
-    slots, layout = new_content(
-        figure, *traces, predicted=predicted, names=names, between_ms=between_ms, origin_ns=origin_ns
-    )
+    view = _view(figure, traces, predicted, names, between_ms, origin_ns)
+    slots, layout = _content(figure, view)
     with figure.batch_update():
         _assign(figure, slots, layout)
+    if isinstance(figure, GanttFigure):
+        figure.draws(view)
 
 
 def new_content(
@@ -93,12 +97,23 @@ def new_content(
     origin_ns: int | None = None,
 ) -> tuple[list[dict], dict]:
     """What `update_gantt` would write into `figure`: arrays for its traces, and the layout that depends on them."""
+    return _content(figure, _view(figure, traces, predicted, names, between_ms, origin_ns))
+
+
+def _view(
+    figure: go.Figure,
+    traces: Sequence[Trace],
+    predicted: Sequence[Trace | None] | None,
+    names: Sequence[str] | None,
+    between_ms: tuple[float, float] | None,
+    origin_ns: int | None,
+) -> View:
     options = figure.layout.meta["gantt"]
     if len(traces) != len(options["names"]):
         raise InputError(
             "traces", len(traces), f"{len(options['names'])}, as many as the figure has charts", "pass one each"
         )
-    view = View(
+    return View(
         list(traces),
         list(names or options["names"]),
         list(predicted or [None] * len(traces)),
@@ -106,7 +121,12 @@ def new_content(
         origin_ns,
         bool(figure.layout.title.text),
         options["below_px"],
+        options["row_px"],
     )
+
+
+def _content(figure: go.Figure, view: View) -> tuple[list[dict], dict]:
+    options = figure.layout.meta["gantt"]
     return content(view, Rows(tuple(options["parts"])), theme_named(options["theme"]))
 
 
@@ -135,7 +155,7 @@ def _colors(part: dict, colors: dict[str, str], above: str = "") -> Iterator[tup
             yield above + key, colors[value]
 
 
-def _build(theme: str, strips: Sequence[str], title: str | None, view: View) -> go.Figure:
+def _build(theme: str, strips: Sequence[str], title: str | None, view: View) -> GanttFigure:
     for strip in strips:
         if strip not in STRIPS:
             raise InputError("strips", strip, " | ".join(STRIPS), "name one of these")
@@ -143,12 +163,19 @@ def _build(theme: str, strips: Sequence[str], title: str | None, view: View) -> 
     rows = Rows(("work", *predicted, *(strip for strip in STRIPS if strip in strips)))
     look = theme_named(theme)
     slots, layout = content(view, rows, look)
-    options = {"names": view.names, "parts": list(rows.parts), "theme": theme, "below_px": view.below_px}
+    options = {
+        "names": view.names,
+        "parts": list(rows.parts),
+        "theme": theme,
+        "below_px": view.below_px,
+        "row_px": view.row_px,
+    }
     fixed = [trace for panel in range(len(view.traces)) for trace in fixed_traces(panel, rows, look)]
-    figure = go.Figure(
+    figure = GanttFigure(
         {"data": fixed + legend_traces(look), "layout": frame(len(view.traces), view.head_px, look, title, options)}
     )
     _assign(figure, slots, layout)
+    figure.draws(view)
     return figure
 
 

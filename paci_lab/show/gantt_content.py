@@ -6,14 +6,18 @@ import dataclasses
 
 import numpy as np
 
+from paci_lab.language import _
 from paci_lab.show.bars import CYCLE, DRAWN, Rows, bar_arrays, fitting_numbers, held_steps, version_spans, working_share
 from paci_lab.show.gantt_fixed import FOOT_PX, LEGEND, PREDICTED, layout_axis, series
 from paci_lab.show.palette import Theme
+from paci_lab.show.words import source_words
 from paci_lab.trace import OPS, Trace
 
-__all__ = ["View", "content"]
+__all__ = ["HEAD_PX", "ROW_PX", "View", "content", "time_unit"]
 
-_ROW_PX, _HEAD_PX, _TITLE_PX, _BETWEEN_PX = 34, 68, 40, 46
+ROW_PX = 34.0
+HEAD_PX = 68
+_TITLE_PX, _BETWEEN_PX = 40, 46
 
 
 @dataclasses.dataclass
@@ -23,6 +27,7 @@ class View:
     Args:
         traces, names, predicted: of every chart. between_ms, origin_ns: as in `gantt`.
         titled: leave room for a title. below_px: leave room for another chart at the foot of the figure.
+        row_px: height of a row that shows work alone.
     """
 
     traces: list[Trace]
@@ -32,11 +37,12 @@ class View:
     origin_ns: int | None
     titled: bool
     below_px: int = 0
+    row_px: float = ROW_PX
 
     @property
     def head_px(self) -> int:
         """Height above the first chart: title, legend and the line that says what is shown."""
-        return _HEAD_PX + (_TITLE_PX if self.titled else 0)
+        return HEAD_PX + (_TITLE_PX if self.titled else 0)
 
     def spans(self) -> list[tuple[int, int, int]]:
         """(origin, start, end) in nanoseconds of every chart; all show the same stretch of time."""
@@ -50,23 +56,28 @@ class View:
         return [(origin, origin + first, origin + max(last, first + 1)) for origin in origins]
 
 
+def time_unit(length_ns: int) -> tuple[float, str]:
+    """(nanoseconds, name) of the unit in which a time axis of this length is drawn."""
+    return (1e9, "s") if length_ns >= 10_000_000_000 else (1e6, "ms")
+
+
 def content(view: View, rows: Rows, look: Theme) -> tuple[list[dict], dict]:
     """Arrays for every trace of `fixed_traces` and `legend_traces`, and the layout that depends on them."""
     spans = view.spans()
     origin, start, end = spans[0]
-    unit_ns, unit = (1e9, "s") if end - origin >= 10_000_000_000 else (1e6, "ms")
+    unit_ns, unit = time_unit(end - origin)
     slots: list[dict] = []
     for trace, predicted, span in zip(view.traces, view.predicted, spans, strict=True):
         slots += _chart(trace, predicted, span, unit_ns, rows, look)
     slots += _legend_slots(view.traces)
     stages = [max(trace.stages, 1) for trace in view.traces]
-    body = sum(stages) * _ROW_PX * rows.weight + (len(stages) - 1) * _BETWEEN_PX + view.below_px
+    body = sum(stages) * view.row_px * rows.weight + (len(stages) - 1) * _BETWEEN_PX + view.below_px
     layout: dict = {"height": round(view.head_px + body + FOOT_PX), "legend.y": 1 + 28 / body, "annotations": []}
     top = 1.0
-    for panel, (trace, name, count, (_, first, last)) in enumerate(
+    for panel, (trace, name, count, (_origin, first, last)) in enumerate(
         zip(view.traces, view.names, stages, spans, strict=True)
     ):
-        bottom = max(0.0, top - count * _ROW_PX * rows.weight / body)
+        bottom = max(0.0, top - count * view.row_px * rows.weight / body)
         axis = layout_axis("y", panel)
         layout[f"{axis}.domain"] = [bottom, top]
         layout[f"{axis}.range"] = [count - 0.5, -0.5]
@@ -74,9 +85,12 @@ def content(view: View, rows: Rows, look: Theme) -> tuple[list[dict], dict]:
         layout[f"{axis}.ticktext"] = _row_names(trace, count, first, last, rows)
         layout[f"{layout_axis('x', panel)}.range"] = [(start - origin) / unit_ns, (end - origin) / unit_ns]
         shown_to = min(last, int(trace.end_ns.max(initial=first)))  # a chart of a pair may end before the other
-        heading = f"{trace.source} · stages work {100 * working_share(trace, first, shown_to):.1f} % of the time shown"
-        if "predicted" in rows.parts and view.predicted[panel] is not None:
-            heading += f" · below each row: {view.predicted[panel].source}"
+        share = f"{100 * working_share(trace, first, shown_to):.1f} %"
+        heading = _("{source} · stages work {share} of the time shown").format(
+            source=source_words(trace.source), share=share
+        )
+        if "predicted" in rows.parts and (below := view.predicted[panel]) is not None:
+            heading += " · " + _("below each row: {source}").format(source=source_words(below.source))
         layout["annotations"].append(
             {
                 "text": f"<b>{name}</b>  {heading}" if name else heading[:1].upper() + heading[1:],
@@ -93,15 +107,20 @@ def content(view: View, rows: Rows, look: Theme) -> tuple[list[dict], dict]:
             }
         )
         top = bottom - _BETWEEN_PX / body
-    layout[f"{layout_axis('x', len(stages) - 1)}.title.text"] = f"time ({unit})"
+    layout[f"{layout_axis('x', len(stages) - 1)}.title.text"] = _("time ({unit})").format(unit=unit)
     return slots, layout
 
 
 def _row_names(trace: Trace, count: int, start: int, end: int, rows: Rows) -> list[str]:
+    names = [_("stage {stage}").format(stage=stage) for stage in range(count)]
     if "in-flight" not in rows.parts or not trace.stages:
-        return [f"stage {stage}" for stage in range(count)]
-    held = [int(steps.max(initial=0)) for _, steps in held_steps(trace, start, end)]
-    return [f"stage {stage}<br><span style='font-size:12px'>holds {most}</span>" for stage, most in enumerate(held)]
+        return names
+    most = [int(held.max(initial=0)) for _times, held in held_steps(trace, start, end)]
+    holds = _("holds {most}")
+    return [
+        f"{name}<br><span style='font-size:12px'>{holds.format(most=count)}</span>"
+        for name, count in zip(names, most, strict=True)
+    ]
 
 
 def _chart(

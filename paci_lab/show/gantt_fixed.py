@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from paci_lab.language import _
 from paci_lab.show.bars import CYCLE, DRAWN, Rows
 from paci_lab.show.palette import BACKWARD, FORWARD, Theme, ink_on
+from paci_lab.show.words import kind_words
 
 __all__ = [
     "FOOT_PX", "HUED", "LEGEND", "PREDICTED", "fixed_traces", "frame", "layout_axis", "legend_traces", "series",
 ]  # fmt: skip
 
 PREDICTED = ("F", "B", "I", "W", "U")
-LEGEND = {
-    "F": "forward",
-    "B": "backward",
-    "I": "backward: input gradient",
-    "W": "backward: weight gradient",
-    "U": "optimizer update",
-    "wait": "waiting",
-    "snapshot": "saving weights",
-}
+LEGEND = ("F", "B", "I", "W", "U", "wait", "snapshot")
+"""Kinds that the legend explains."""
 HUED = ("F", "B", "I", "W")
 _HOVER = "%{customdata}<extra></extra>"
+_DATA = {"stage": "%{customdata[0]}", "count": "%{customdata[1]}", "version": "%{customdata[1]}"}
 _PATTERN = {"I": "/", "W": "."}
 _NEUTRAL = {"F": "#b9c0cb", "B": "#5f6a7a", "I": "#5f6a7a", "W": "#5f6a7a"}  # the lightness of a kind without its hue
 _RAIL = 0.13  # height of the line that shows waiting, as a share of the height of work
@@ -69,7 +65,7 @@ def fixed_traces(panel: int, rows: Rows, look: Theme) -> list[dict]:
                 "width": rows.band("predicted")[1],
                 "marker": _marker(kind, hue, look),
                 "opacity": 0.6,
-                "hovertemplate": "<i>predicted</i><br>" + _HOVER,
+                "hovertemplate": f"<i>{_('predicted')}</i><br>{_HOVER}",
             }
             for kind, hue in series(PREDICTED)
         ]
@@ -84,7 +80,7 @@ def fixed_traces(panel: int, rows: Rows, look: Theme) -> list[dict]:
                 "hoveron": "points",
                 "line": {"shape": "hv", "width": 1.5, "color": look.muted},
                 "fillcolor": look.strip[0],
-                "hovertemplate": "stage %{customdata[0]} holds %{customdata[1]} micro-batches<extra></extra>",
+                "hovertemplate": _("stage {stage} holds {count} micro-batches").format(**_DATA) + "<extra></extra>",
             }
         )
     if "version" in rows.parts:
@@ -96,7 +92,7 @@ def fixed_traces(panel: int, rows: Rows, look: Theme) -> list[dict]:
                 "marker": {"line": {"width": 0}},
                 "insidetextfont": {"color": look.ink, "size": 14},
                 "texttemplate": "v%{customdata[1]}",
-                "hovertemplate": "stage %{customdata[0]}: weight version %{customdata[1]}<extra></extra>",
+                "hovertemplate": _("stage {stage}: weight version {version}").format(**_DATA) + "<extra></extra>",
             }
         )
     return data
@@ -118,7 +114,7 @@ def legend_traces(look: Theme) -> list[dict]:
                 **({"color": _NEUTRAL[kind]} if kind in HUED else {}),
             },
         }
-        for kind, words in LEGEND.items()
+        for kind, words in ((kind, _("waiting") if kind == "wait" else kind_words(kind)) for kind in LEGEND)
     ]
 
 
@@ -205,7 +201,7 @@ def frame(charts: int, head_px: int, look: Theme, title: str | None, options: di
             "ticklabeloverflow": "allow",  # else every label is measured, a quarter of the time that a redraw takes
             "showticklabels": last,
             **({} if last else {"matches": axis_name("x", charts - 1)}),
-            **({"title": {"text": "time", "standoff": 8, "font": {"size": 14}}} if last else {}),
+            **({"title": {"text": _("time"), "standoff": 8, "font": {"size": 14}}} if last else {}),
         }
         layout[layout_axis("y", panel)] = {
             "anchor": axis_name("x", panel),

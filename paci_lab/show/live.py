@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 
 import ipywidgets as widgets
 
+from paci_lab.language import _
+from paci_lab.show.container import in_order_of_time, view
 from paci_lab.show.feed import RunFeed
 from paci_lab.show.front import Front, starting_theme
 from paci_lab.show.gantt import retheme
@@ -23,16 +25,14 @@ from paci_lab.show.live_chart import LiveChart
 from paci_lab.show.live_text import facts_html, paragraphs_html
 from paci_lab.show.notebook import Problems, listen_while_busy
 from paci_lab.show.playhead import Playhead
+from paci_lab.show.sender import PERIOD_S, Sender, rest_s
+from paci_lab.show.spoken import Spoken, details_html, summary
 
 __all__ = ["LiveView", "live"]
 
 _EVENTS = 1000  # operations and waits in view
-_PERIOD_S = 0.15  # between two drawings: five a second with room for a page that is late
-_REST = 1.0  # at least as long a rest as the drawing took, so that a busy machine is not slowed by being watched
-_SHARE = 0.02  # of the cores' time, at most, where the ranks compute on the same cores
 _WORDS_S, _LOSS_S = 0.45, 1.0  # between two changes of the figures in words, and of the loss curve, while it moves
 _STILL_S = 0.6  # without a change, and plotly draws what the browser painted
-_PATIENCE_S = 1.0  # how long to wait for the browser to have drawn the last picture before another is sent
 _NICE = 10  # the drawing thread gives way to the ranks, which may need every core
 _STEP = 0.125  # of the position, in per cent
 _SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 30.0, 100.0)
@@ -91,24 +91,25 @@ class LiveView:
         self.chart = LiveChart(self.feed.source, self.feed.stages, theme=self._theme, strips=strips)
         self.figure = self.chart.figure
         self.controls = self._make_controls(speed or 1.0)
-        self._facts, self._notes = widgets.HTML(), widgets.HTML()
+        self._facts, self._notes, self._spoken = widgets.HTML(), widgets.HTML(), widgets.HTML()
         c = self.controls
-        bar = widgets.HBox(
-            [c[name] for name in ("stop", "pause", "play", "live", "speed", "position") if name != "stop" or stop]
-        )
+        names = ("stop", "pause", "play", "live", "speed", "position")
+        bar = in_order_of_time([c[name] for name in names if name != "stop" or stop])
         self.front = Front()
-        self.widget = widgets.VBox(
-            [bar, self._facts, self.figure.in_page, self._notes, self.problems.widget, self.front.in_page]
+        self.widget = view(
+            [
+                *(bar, self._facts, self.figure.in_page, self._spoken, self._notes),
+                *(self.problems.widget, self.front.in_page),
+            ]
         )
-        self.widget.add_class("paci-lab-view")
-        self.frames = 0
         self._drawn: tuple[Any, ...] = ()
         self._said: tuple[Any, ...] = ()
+        self._in_words: tuple[Any, ...] = ()
         self._told = 100.0  # the position that the slider was set to
         self._moved_at, self._said_at, self._loss_at = 0.0, 0.0, 0.0
         self._closed, self._wake, self._stop_asked = threading.Event(), threading.Event(), threading.Event()
-        self._in_browser, self._sent_at, self._rest_until = threading.Event(), 0.0, 0.0
-        self._in_browser.set()
+        self._rest_until = 0.0
+        self._sender = Sender(self.front, self._browser_has_drawn)
         self._connect(follow_page=theme == "auto")
         if LiveView._open is not None:
             LiveView._open.close()
@@ -116,6 +117,10 @@ class LiveView:
         listen_while_busy(self.front, *self.controls.values())
         self._thread = threading.Thread(target=self._follow, name="paci-lab live view", daemon=True)
         self._thread.start()
+
+    @property
+    def frames(self) -> int:
+        return self._sender.frames
 
     def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
         return self.widget._repr_mimebundle_(**options)
@@ -128,25 +133,29 @@ class LiveView:
             self._thread.join(5)
         for control in self.controls.values():
             control.disabled = True
-        self._notes.value = paragraphs_html(["This view is closed: another one was opened, or close() was called."])
+        self._notes.value = paragraphs_html([_("This view is closed: another one was opened, or close() was called.")])
 
     # -- what is made once ----------------------------------------------------------------------------------------
     def _make_controls(self, speed: float) -> dict[str, Any]:
-        narrow = widgets.Layout(width="92px")
+        narrow = widgets.Layout(width="auto", min_width="92px")
         speeds = sorted({*_SPEEDS, speed})
         return {
             "stop": widgets.Button(
-                description="Stop", icon="stop", button_style="danger", tooltip="end the run now", layout=narrow
+                description=_("Stop"), icon="stop", button_style="danger", tooltip=_("end the run now"), layout=narrow
             ),
             "pause": widgets.Button(
-                description="Pause", icon="pause", tooltip="hold the picture; the run goes on", layout=narrow
+                description=_("Pause"), icon="pause", tooltip=_("hold the picture; the run goes on"), layout=narrow
             ),
-            "play": widgets.Button(description="Play", icon="play", tooltip="go on from here", layout=narrow),
+            "play": widgets.Button(description=_("Play"), icon="play", tooltip=_("go on from here"), layout=narrow),
             "live": widgets.Button(
-                description="Live", icon="fast-forward", tooltip="jump to the newest events", layout=narrow
+                description=_("Live"), icon="fast-forward", tooltip=_("jump to the newest events"), layout=narrow
             ),
             "speed": widgets.Dropdown(
-                options=[(f"{s:g}×", s) for s in speeds], value=speed, layout=widgets.Layout(width="84px")
+                description=_("speed"),
+                style={"description_width": "initial"},
+                options=[(f"{s:g}×", s) for s in speeds],
+                value=speed,
+                layout=widgets.Layout(width="auto"),
             ),
             # In per cent of the run so far. A range in seconds would grow, and a browser that has not heard of the new
             # end yet cuts the value back to the old one, which then looks like a reader who moved the slider. So does
@@ -158,14 +167,15 @@ class LiveView:
                 step=_STEP,
                 readout_format=".1f",
                 continuous_update=True,
-                description="at, %",
+                description=_("at, %"),
+                style={"description_width": "initial"},
                 layout=widgets.Layout(flex="1 1 260px"),
             ),
         }
 
     def _connect(self, *, follow_page: bool) -> None:
         def then_wake(action: Callable[[], None]) -> Callable[[object], None]:
-            def callback(_: object) -> None:
+            def callback(event: object) -> None:
                 action()
                 self._wake.set()
 
@@ -178,18 +188,14 @@ class LiveView:
         c["live"].on_click(then_wake(self.playhead.go_live))
         c["speed"].observe(lambda change: self._set_speed(change["new"]), "value")
         c["position"].observe(lambda change: self._seek(change["new"]), "value")
-        # The browser's word that it has drawn. The figure's own answers cannot be relied on in plotly 7.1.
-        self.front.observe(lambda change: self._browser_answered(change["new"]), "seen")
+        self.front.observe(then_wake(lambda: None), "reading")
         self.front.on_page(lambda page: self._page_is(page) if follow_page else None)
 
     def _page_is(self, theme: str) -> None:
         self._theme = theme
         self._wake.set()
 
-    def _browser_answered(self, number: int) -> None:
-        if number < self.frames:
-            return
-        self._in_browser.set()
+    def _browser_has_drawn(self) -> None:
         if time.monotonic() > self._rest_until:  # the next picture is due and waits for this
             self._wake.set()
 
@@ -214,9 +220,8 @@ class LiveView:
                 drew = self.tick()
             listen_while_busy(self.front, *self.controls.values())
             spent = time.monotonic() - began
-            rest = max(_PERIOD_S - spent, _REST * spent)
-            if drew and self.feed.on_cores and not self.feed.ended:
-                rest = max(rest, (time.thread_time() - worked) / (_SHARE * (os.cpu_count() or 1)))
+            share = drew and self.feed.on_cores and not self.feed.ended
+            rest = rest_s(spent, time.thread_time() - worked if share else 0.0)
             if drew:
                 self._rest_until = began + spent + rest
             self._wake.wait(rest)
@@ -224,7 +229,7 @@ class LiveView:
 
     def _begin_stop(self) -> None:
         self.controls["stop"].disabled = True
-        self.controls["stop"].description = "Stopping"
+        self.controls["stop"].description = _("Stopping")
 
         def stop() -> None:
             with self.problems.caught(clear=False):
@@ -242,11 +247,11 @@ class LiveView:
         words = (*picture, end, len(self.feed.metrics), len(self.feed.validation))
         moved = picture != self._drawn
         rests = self.chart.moving and not moved and now - self._moved_at > _STILL_S
-        if not (moved or rests or words != self._said) or not self._ready():
+        self._speak(at, end)
+        if not (moved or rests or words != self._said) or not self._sender.ready:
             return False
         trace, start, stop = self.feed.window(at, _EVENTS)
-        self._in_browser.clear()
-        self._sent_at = now
+        self._rest_until = now + PERIOD_S  # an answer that comes before this drawing's cost is known ends no rest
         retheme(self.figure, self._theme)
         bars: dict[str, Any] = self.front.picture
         if moved and self.front.seen >= 0:  # a browser is there that can paint
@@ -262,20 +267,28 @@ class LiveView:
                 self.chart.draw_loss(losses)
                 self._loss_at = now
             self._said, self._said_at = words, now
-        self.frames += 1
-        self.front.picture = {**bars, "number": self.frames}
+        self._sender.send(bars)
         return True
 
-    def _ready(self) -> bool:
-        """False while the browser still draws: pictures sent faster than they are drawn would queue up and lag behind.
-
-        Its word may not come at all (no browser, an older kernel that is busy), so it is not waited for without end.
-        """
-        return self._in_browser.is_set() or time.monotonic() - self._sent_at > _PATIENCE_S
+    def _speak(self, at: int, end: int) -> None:
+        """Put a picture that stands still into words, the long ones as long as somebody reads them."""
+        still = not self.chart.moving and (self.playhead.mode == "pause" or (self.feed.ended and at >= end))
+        wanted = (still, self.front.reading, *(self._drawn if still else ()))
+        if wanted == self._in_words:
+            return
+        self._in_words = wanted
+        if not still:
+            self.figure.spoken = _("Gantt chart that moves. Pause it to have it in words.")
+            self._spoken.value = details_html([], note=self.figure.spoken)
+            return
+        trace, start, stop = self.feed.window(at, _EVENTS)
+        shown = Spoken(trace, None, (start / 1e6, stop / 1e6), 0)
+        self.figure.spoken = summary(trace, **shown.options)
+        self._spoken.value = details_html([shown] if self.front.reading else [])
 
     def _say(self) -> None:
         text = paragraphs_html([self.feed.status(), *self.feed.problems()])
         if text != self._notes.value:
             self._notes.value = text
         if self.feed.ended:
-            self.controls["stop"].disabled, self.controls["stop"].description = True, "Ended"
+            self.controls["stop"].disabled, self.controls["stop"].description = True, _("Ended")

@@ -4,62 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
+import plotly.graph_objects as go
+
+from paci_lab.language import _
 from paci_lab.show.front import moving_picture
 from paci_lab.show.gantt import gantt, new_content, update_gantt
 from paci_lab.show.notebook import figure_widget
 from paci_lab.show.palette import theme_named
+from paci_lab.show.words import source_words
 from paci_lab.trace import Trace
 
-__all__ = ["LiveChart"]
+__all__ = ["LiveChart", "MovingGantt"]
 
 _LOSS_PX, _LOSS_GAP_PX = 170, 70
 _POINTS = 600  # of a loss curve; more cannot be told apart on a screen
 
 
-class LiveChart:
-    """Raises InputError when a notebook package is missing.
+class MovingGantt:
+    """A Gantt chart whose bars plotly draws at rest and the browser in motion; raises InputError without its packages.
 
     Args:
-        source, stages: as of `Trace`. theme, strips: as in `gantt`.
+        figure: as `gantt` makes it; other charts may have been added.
 
     Attributes:
         figure: the `FigureWidget`. moving: whether its bars are the browser's rather than plotly's.
     """
 
-    def __init__(self, source: str, stages: int, *, theme: str, strips: tuple[str, ...]) -> None:
-        empty = Trace([], source=source, stages=stages)
-        figure = gantt(empty, theme=theme, strips=strips, origin_ns=0, below_px=_LOSS_PX + _LOSS_GAP_PX)
-        look = theme_named(theme)
-        for name, color, width in (("training loss", look.muted, 1.5), ("validation loss", look.series[0], 2.5)):
-            figure.add_scatter(
-                x=[],
-                y=[],
-                xaxis="x3",
-                yaxis="y3",
-                mode="lines" if width < 2 else "lines+markers",
-                name=name,
-                line={"color": color, "width": width},
-                showlegend=True,
-                hovertemplate=name + " %{y:.3f}<br>after %{x:.1f} s<extra></extra>",
-            )
-        axis = {"gridcolor": look.grid, "zeroline": False, "tickfont": {"size": 14}, "ticklabeloverflow": "allow"}
-        figure.update_layout(
-            xaxis3={
-                **axis,
-                "anchor": "y3",
-                "showgrid": False,
-                "rangemode": "tozero",
-                "title": {"text": "training time (s)", "standoff": 6, "font": {"size": 14}},
-            },
-            yaxis3={**axis, "anchor": "x3", "title": {"text": "loss", "font": {"size": 14}}},
-        )
-        _place_loss(figure.layout)  # before it is a widget, whose every change is a message
+    def __init__(self, figure: go.Figure) -> None:
         self.figure, self.moving = figure_widget(figure), False
 
     def rest(self, trace: Trace, shown_ms: tuple[float, float]) -> dict[str, Any]:
         """Let plotly draw the bars; the picture for the browser then has none."""
         update_gantt(self.figure, trace, origin_ns=0, between_ms=shown_ms)
-        _place_loss(self.figure.layout)
+        self._settle()
         self.moving = False
         return {}
 
@@ -68,7 +45,8 @@ class LiveChart:
         slots, layout = new_content(self.figure, trace, origin_ns=0, between_ms=shown_ms)
         heading = layout.pop("annotations")
         if not self.moving or self.figure.layout.annotations[0].font.color != heading[0]["font"]["color"]:
-            heading[0]["text"] = trace.source[:1].upper() + trace.source[1:]  # its share would be out of date at once
+            source = source_words(trace.source)
+            heading[0]["text"] = source[:1].upper() + source[1:]  # its share would be out of date at once
             with self.figure.batch_update():
                 for drawn, slot in zip(self.figure.data, slots, strict=False):
                     if "x" in slot and drawn.x is not None and len(drawn.x):
@@ -80,8 +58,55 @@ class LiveChart:
                 drawn.visible = slot["visible"]
         for path, value in layout.items():
             self.figure.layout[path] = value
-        _place_loss(self.figure.layout)
+        self._settle()
         return moving_picture(self.figure, slots, tuple(layout["xaxis.range"]), max(trace.stages, 1))
+
+    def _settle(self) -> None:
+        """Called when the height of the figure may have changed."""
+
+
+class LiveChart(MovingGantt):
+    """A moving Gantt chart over a loss curve.
+
+    Args:
+        source, stages: as of `Trace`. theme, strips: as in `gantt`.
+    """
+
+    def __init__(self, source: str, stages: int, *, theme: str, strips: tuple[str, ...]) -> None:
+        empty = Trace([], source=source, stages=stages)
+        figure = gantt(empty, theme=theme, strips=strips, origin_ns=0, below_px=_LOSS_PX + _LOSS_GAP_PX)
+        look = theme_named(theme)
+        for name, color, width in (
+            (_("training loss"), look.muted, 1.5),
+            (_("validation loss"), look.series[0], 2.5),
+        ):
+            figure.add_scatter(
+                x=[],
+                y=[],
+                xaxis="x3",
+                yaxis="y3",
+                mode="lines" if width < 2 else "lines+markers",
+                name=name,
+                line={"color": color, "width": width},
+                showlegend=True,
+                hovertemplate=f"{name} %{{y:.3f}}<br>{_('after {time} s').format(time='%{x:.1f}')}<extra></extra>",
+            )
+        axis = {"gridcolor": look.grid, "zeroline": False, "tickfont": {"size": 14}, "ticklabeloverflow": "allow"}
+        figure.update_layout(
+            xaxis3={
+                **axis,
+                "anchor": "y3",
+                "showgrid": False,
+                "rangemode": "tozero",
+                "title": {"text": _("training time (s)"), "standoff": 6, "font": {"size": 14}},
+            },
+            yaxis3={**axis, "anchor": "x3", "title": {"text": _("loss"), "font": {"size": 14}}},
+        )
+        _place_loss(figure.layout)  # before it is a widget, whose every change is a message
+        super().__init__(figure)
+
+    def _settle(self) -> None:
+        _place_loss(self.figure.layout)
 
     def draw_loss(self, losses: dict[str, tuple[list[float], list[float]]]) -> None:
         """Draw the losses, as `RunFeed.losses` gives them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from paci_lab.language import _
 from paci_lab.trace import Trace
 
 __all__ = ["facts_html", "paragraphs_html"]
@@ -20,11 +21,11 @@ def facts_html(trace: Trace, start: int, stop: int, tokens_per_second: float | N
     part = trace.between(start, stop)
     idle = 1 - part.busy_ns().sum() / ((stop - start) * max(trace.stages, 1))
     cells = [
-        ("tokens/s", "–" if tokens_per_second is None else f"{tokens_per_second:,.0f}"),
-        ("bubble, of the time shown", f"{100 * idle:.1f} %" if len(part) else "–"),
-        ("version gap by stage", " ".join(map(str, trace.version_gap_max())) or "–"),
+        (_("tokens/s"), "–" if tokens_per_second is None else f"{tokens_per_second:,.0f}"),
+        (_("bubble, of the time shown"), f"{100 * idle:.1f} %" if len(part) else "–"),
+        (_("version gap by stage"), " ".join(map(str, trace.version_gap_max())) or "–"),
     ]
-    for key, words in (("train_loss", "training loss"), ("val_loss", "validation loss")):
+    for key, words in (("train_loss", _("training loss")), ("val_loss", _("validation loss"))):
         values = losses[key][1]
         cells.append((words, f"{values[-1]:.3f}" if values else "–"))
     return (

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
+from paci_lab.language import _
 from paci_lab.show.palette import theme_named
 
 __all__ = ["loss_curves", "validation_points"]
@@ -38,8 +39,8 @@ def loss_curves(
     for number, (name, rows) in enumerate(runs.items()):
         points = validation_points(rows)
         color, dash = look.series[number % len(look.series)], _DASHES[number // len(look.series) % len(_DASHES)]
-        for axis, position, unit in (("x", 0, "s"), ("x2", 1, "tokens")):
-            after = f"after %{{x:,.4~r}} {unit}<extra></extra>"
+        for axis, position, words in (("x", 0, _("after {time} s")), ("x2", 1, _("after {tokens} tokens"))):
+            after = words.format(time="%{x:,.4~r}", tokens="%{x:,.4~r}") + "<extra></extra>"
             figure.add_scatter(
                 x=[p[position] for p in points],
                 y=[p[2] for p in points],
@@ -49,7 +50,7 @@ def loss_curves(
                 xaxis=axis,
                 mode="lines",
                 line={"color": color, "width": 2.5, "dash": dash},
-                hovertemplate=f"<b>%{{fullData.name}}</b><br>validation loss %{{y:.3f}}<br>{after}",
+                hovertemplate=f"<b>%{{fullData.name}}</b><br>{_('validation loss')} %{{y:.3f}}<br>{after}",
             )
             there = next((p for p in points if target is not None and p[2] <= target), None)
             if there is not None:
@@ -62,7 +63,7 @@ def loss_curves(
                     mode="markers",
                     marker={"color": color, "size": 11, "line": {"color": look.background, "width": 2}},
                     name=name,
-                    hovertemplate=f"<b>%{{fullData.name}}</b> reaches the target<br>{after}",
+                    hovertemplate=f"{_('{name} reaches the target').format(name='<b>%{fullData.name}</b>')}<br>{after}",
                 )
     axis = {
         "gridcolor": look.grid,
@@ -81,13 +82,13 @@ def loss_curves(
         plot_bgcolor=look.background,
         hoverlabel={"align": "left", "font": {"size": 15}},
         font={"family": look.font, "size": 15, "color": look.ink},
-        xaxis={**axis, "domain": [0, 0.48], "title": {"text": "training time (s)", **heading}},
-        xaxis2={**axis, "domain": [0.52, 1], "anchor": "y", "title": {"text": "tokens trained on", **heading}},
+        xaxis={**axis, "domain": [0, 0.48], "title": {"text": _("training time (s)"), **heading}},
+        xaxis2={**axis, "domain": [0.52, 1], "anchor": "y", "title": {"text": _("tokens trained on"), **heading}},
         yaxis={
             "gridcolor": look.grid,
             "zeroline": False,
             "tickfont": {"size": 14},
-            "title": {"text": "validation loss", **heading},
+            "title": {"text": _("validation loss"), **heading},
         },
         legend={
             "orientation": "h",
@@ -124,7 +125,7 @@ def loss_curves(
                 line={"color": look.muted, "width": 1.5, "dash": "dot"},
             )
         figure.add_annotation(
-            text=f"target {target:g}",
+            text=_("target {loss}").format(loss=f"{target:g}"),
             x=0.995,
             xref="x domain",
             y=target,

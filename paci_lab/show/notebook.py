@@ -17,7 +17,10 @@ from paci_lab.schedules import ScheduleError
 if TYPE_CHECKING:
     from paci_lab.show.chart import Chart
 
-__all__ = ["Problems", "figure_widget", "html_table", "listen_while_busy", "need_packages"]
+__all__ = ["CONFIG", "Problems", "figure_widget", "html_table", "listen_while_busy", "need_packages"]
+
+CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d"]}
+"""Plotly's own buttons over a chart: none that does nothing here, none that would send the chart away."""
 
 _NEEDED = ("anywidget", "ipywidgets")
 
@@ -98,12 +101,13 @@ class Problems:
 
 def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A quiet table in the notebook's own colours; texts are escaped."""
-    head = "".join(
-        f'<th style="text-align:left;padding:2px 24px 2px 0;font-weight:600">{escape(h)}</th>' for h in headings
-    )
+    cell = "text-align:start;padding:2px 0;padding-inline-end:24px"
+    head = "".join(f'<th scope="col" style="{cell};font-weight:600">{escape(h)}</th>' for h in headings)
     body = "".join(
-        "<tr>" + "".join(f'<td style="padding:2px 24px 2px 0">{escape(cell)}</td>' for cell in row) + "</tr>"
-        for row in rows
+        f'<tr><th scope="row" style="{cell};font-weight:400">{escape(first)}</th>'
+        + "".join(f'<td style="{cell}">{escape(words)}</td>' for words in rest)
+        + "</tr>"
+        for first, *rest in rows
     )
     return (
         '<table style="font-size:15px;line-height:1.5;font-variant-numeric:tabular-nums;'

@@ -3,7 +3,7 @@
   const button = document.getElementById("theme");
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   const specs = [...document.querySelectorAll("script.spec")];
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d"] };
   let chosen = null;
 
   // The figures are made for the light theme; SWAP names every light colour's counterpart.
@@ -17,7 +17,7 @@
   const show = () => {
     const theme = chosen ?? (system.matches ? "dark" : "light");
     root.dataset.theme = theme;
-    button.textContent = theme === "dark" ? "Light" : "Dark";
+    button.textContent = theme === "dark" ? button.dataset.light : button.dataset.dark;
     for (const script of specs) {
       const spec = JSON.parse(script.textContent);
       const figure = theme === "dark" ? dark(spec) : spec;

@@ -12,6 +12,8 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from paci_lab.language import _, direction, language
+from paci_lab.show.gantt_figure import GanttFigure
 from paci_lab.show.palette import swap
 
 __all__ = ["Chart", "Column", "Facts", "Section", "Table", "comparison_table", "write_report"]
@@ -89,7 +91,7 @@ def write_report(path: str | Path, *, title: str, lead: str, sections: Sequence[
     )
     foot = f"<footer>{_paragraphs(footer)}</footer>" if footer else ""
     page = f"""<!DOCTYPE html>
-<html lang="en">
+<html lang="{language().replace("_", "-")}" dir="{direction()}">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -100,7 +102,8 @@ def write_report(path: str | Path, *, title: str, lead: str, sections: Sequence[
 <body>
 <main>
 <header>
-<button id="theme" type="button" aria-label="switch between light and dark">Dark</button>
+<button id="theme" type="button" title="{escape(_("switch between light and dark"))}"
+data-light="{escape(_("Light"))}" data-dark="{escape(_("Dark"))}">{escape(_("Dark"))}</button>
 <h1>{escape(title)}</h1>
 <div class="lead">{_paragraphs(lead)}</div>
 </header>
@@ -132,29 +135,30 @@ def comparison_table(
             are left out.
         extra: further fields and their columns, put last: {"ratio": Column("against best flush", "{:.2f}×")}.
     """
-    fields = {**_RESULT, **(extra or {})}
+    fields = {**_result_columns(), **(extra or {})}
     shown = {field: column for field, column in fields.items() if any(r.get(field) is not None for r in results)}
     rows = [[row["name"], *(_cell(field, row) for field in shown)] for row in results]
-    return Table([Column("run"), *shown.values()], rows, caption, emphasis)
+    return Table([Column(_("run")), *shown.values()], rows, caption, emphasis)
 
 
-_RESULT = {
-    "time_to_target_s": Column(
-        "time to target", "{:.1f} s", "training time until the validation loss reached the target"
-    ),
-    "seconds_per_update": Column("per update", "{:.3f} s", "training time divided by updates"),
-    "updates_to_target": Column("updates", "{:,}", "optimizer updates until the target"),
-    "final_val_loss": Column("validation loss", "{:.3f}", "at the end of the run"),
-    "tokens_per_second": Column("tokens/s", "{:,.0f}", "tokens trained on per second of training time"),
-    "utilization": Column(
-        "working", "{:.1%}", "mean share of the run's time that a stage worked, fill and drain included"
-    ),
-    "version_gap_max": Column(
-        "version gap", "{}", "most updates between a micro-batch's forward and its backward on a stage"
-    ),
-    "in_flight_peak": Column("in flight", "{}", "most micro-batches a stage held activations of"),
-    "weight_copies": Column("weight copies", "{}", "most copies of its weights that a stage kept"),
-}
+def _result_columns() -> dict[str, Column]:
+    return {
+        "time_to_target_s": Column(
+            _("time to target"), "{:.1f} s", _("training time until the validation loss reached the target")
+        ),
+        "seconds_per_update": Column(_("per update"), "{:.3f} s", _("training time divided by updates")),
+        "updates_to_target": Column(_("updates"), "{:,}", _("optimizer updates until the target")),
+        "final_val_loss": Column(_("validation loss"), "{:.3f}", _("at the end of the run")),
+        "tokens_per_second": Column(_("tokens/s"), "{:,.0f}", _("tokens trained on per second of training time")),
+        "utilization": Column(
+            _("working"), "{:.1%}", _("mean share of the run's time that a stage worked, fill and drain included")
+        ),
+        "version_gap_max": Column(
+            _("version gap"), "{}", _("most updates between a micro-batch's forward and its backward on a stage")
+        ),
+        "in_flight_peak": Column(_("in flight"), "{}", _("most micro-batches a stage held activations of")),
+        "weight_copies": Column(_("weight copies"), "{}", _("most copies of its weights that a stage kept")),
+    }
 
 
 def _cell(field: str, row: Mapping[str, object]) -> object:
@@ -162,7 +166,7 @@ def _cell(field: str, row: Mapping[str, object]) -> object:
     if isinstance(value, (list, tuple)):
         return (sum(value) / len(value) if field == "utilization" else max(value)) if value else None
     if value is None and field in ("time_to_target_s", "updates_to_target") and row.get("reached") is False:
-        return "not reached"
+        return _("not reached")
     return value
 
 
@@ -179,10 +183,11 @@ def _section(section: Section, numbers: dict[int, int]) -> str:
 
 def _chart(chart: Chart, number: int) -> str:
     alternative = escape(chart.alternative)
+    spoken = chart.figure.in_words() if isinstance(chart.figure, GanttFigure) else ""
     return (
         f'<figure class="chart"><div class="scroll"><div id="chart{number}" class="plot" role="img" '
         f'style="min-width:{chart.min_width}px" aria-label="{alternative}"></div></div>'
-        f"<noscript><p>{alternative}</p></noscript><figcaption>{escape(chart.caption)}</figcaption>"
+        f"<noscript><p>{alternative}</p></noscript><figcaption>{escape(chart.caption)}</figcaption>{spoken}"
         f'<script type="application/json" class="spec" data-for="chart{number}">{_safe(chart.figure.to_json())}'
         "</script></figure>"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+from paci_lab.language import _
 from paci_lab.schedules import Schedule, build_schedule, has_option, is_own, validate
 from paci_lab.simulate import Costs, simulate
 from paci_lab.trace import Trace
@@ -114,8 +115,13 @@ def explore(settings: Settings) -> tuple[Trace, Numbers]:
         memory=[count * per_microbatch for count in held],
         gap_max=trace.version_gap_max(),
         gap_mean=trace.version_gap_mean(),
-        weights="one copy" if schedule.weight_policy == "live" else schedule.weight_policy,
+        weights=_policy_words(schedule.weight_policy),
     )
+
+
+def _policy_words(policy: str) -> str:
+    known = {"live": _("one copy"), "double-buffered": _("double-buffered"), "stashed": _("stashed")}
+    return known.get(policy, policy)
 
 
 @functools.lru_cache(maxsize=8)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from paci_lab.schedules import KINDS
+from paci_lab.language import _, ngettext
 from paci_lab.show.bars import duration_text
 from paci_lab.trace import COMPUTE, OPS, SAVING, Trace, TraceEvent
 
@@ -68,13 +70,14 @@ class Moments:
         if event is None:
             return self._outside(stage, time_ns)
         if event.op in COMPUTE or event.op in SAVING:
-            return f"Stage {stage} {self._work(event)}."
+            return self._work(event)
         if event.op == "wait-U":
-            return (
-                f"Stage {stage} is idle: it waits for the gradients of the other replicas, which go into update "
-                f"{event.microbatch}."
+            words = _(
+                "Stage {stage} is idle: it waits for the gradients of the other replicas, which go into update "
+                "{number}."
             )
-        return f"Stage {stage} is idle: it waits for {self._awaited(event, time_ns)}.{self._reason(event, time_ns)}"
+            return words.format(stage=stage, number=event.microbatch)
+        return " ".join(filter(None, [*self._awaited(event, time_ns), self._reason(event, time_ns)]))
 
     def sentences(self, time_ns: int) -> list[str]:
         """One sentence per stage."""
@@ -86,54 +89,70 @@ class Moments:
         return sorted((event for event in found if event is not None), key=lambda event: event.start_ns)
 
     def versions(self, stage: int, microbatch: int) -> str:
-        """The weight versions that one micro-batch meets on one stage, in words."""
+        """The weight versions that one micro-batch meets on one stage, in a sentence."""
         forward, backward = (self._event.get((stage, kind, microbatch)) for kind in "FB")
         if forward is None:
-            return "its forward is not in view"
+            return _("Its forward is not in view.")
         if backward is None:
-            return f"forward with weight version {forward.version}; its backward is still to come"
+            return _("Forward with weight version {forward}; its backward is still to come.").format(
+                forward=forward.version
+            )
         gap = backward.version - forward.version
-        same = "the same weights both times" if gap == 0 else f"a version gap of {gap}"
-        return f"forward with weight version {forward.version}, backward with {backward.version}: {same}"
+        words = (
+            _("Forward with weight version {forward}, backward with {backward}: a version gap of {gap}.")
+            if gap
+            else _("Forward with weight version {forward}, backward with {backward}: the same weights both times.")
+        )
+        return words.format(forward=forward.version, backward=backward.version, gap=gap)
 
-    # -- the parts of a sentence ----------------------------------------------------------------------------------
+    # -- the sentences ---------------------------------------------------------------------------------------------
     def _work(self, event: TraceEvent) -> str:
-        if event.op == "snapshot":
-            return f"saves its weights after update {event.microbatch}, to be evaluated off the clock"
-        if event.op == "checkpoint":
-            return f"saves its part of the checkpoint after update {event.microbatch}"
-        if event.op == "U":
-            return f"makes update {event.microbatch}: weight version {event.version} becomes {event.version + 1}"
-        return f"runs {_short(event)} ({self.versions(event.stage, event.microbatch)})"
+        words = {
+            "snapshot": _("Stage {stage} saves its weights after update {number}, to be evaluated off the clock."),
+            "checkpoint": _("Stage {stage} saves its part of the checkpoint after update {number}."),
+            "U": _("Stage {stage} makes update {number}: weight version {before} becomes {after}."),
+            "F": _("Stage {stage} runs the forward of micro-batch {number}. {versions}"),
+            "B": _("Stage {stage} runs the backward of micro-batch {number}. {versions}"),
+            "I": _("Stage {stage} runs the input gradient of micro-batch {number}. {versions}"),
+            "W": _("Stage {stage} runs the weight gradient of micro-batch {number}. {versions}"),
+        }[event.op]
+        return words.format(
+            stage=event.stage,
+            number=event.microbatch,
+            before=event.version,
+            after=event.version + 1,
+            versions=self.versions(event.stage, event.microbatch) if event.op not in ("U", *SAVING) else "",
+        )
 
-    def _awaited(self, event: TraceEvent, time_ns: int) -> str:
-        what, kind, step = ("activation", "F", -1) if event.op == "wait-F" else ("gradient", "B", 1)
-        words = f"the {what} of micro-batch {event.microbatch} from stage {event.stage + step}"
+    def _awaited(self, event: TraceEvent, time_ns: int) -> Iterator[str]:
+        """What is waited for, where that is, and what keeps it there: a sentence each."""
+        if event.op == "wait-F":
+            words = _("Stage {stage} is idle: it waits for the activation of micro-batch {number} from stage {source}.")
+            kind, step = "F", -1
+        else:
+            words = _("Stage {stage} is idle: it waits for the gradient of micro-batch {number} from stage {source}.")
+            kind, step = "B", 1
         source, there = event.stage + step, None
-        while (
-            0 <= source < self.trace.stages
-        ):  # the neighbour may itself wait for the same micro-batch: find where it is
+        yield words.format(stage=event.stage, number=event.microbatch, source=source)
+        while 0 <= source < self.trace.stages:  # the neighbour may wait for it itself: find where it is
             there = self.at(source, time_ns)
             if there is None or (there.op, there.microbatch) != (event.op, event.microbatch):
                 break
             source += step
-        far = f"; it has come as far as stage {source}, which" if source != event.stage + step else ", which"
+        if source != event.stage + step:
+            yield _("It has come as far as stage {source}.").format(source=source)
         made = self._event.get((source, kind, event.microbatch))
         if made is None:
-            return f"{words}{far} has not shown that work yet"
-        if made.end_ns <= time_ns:
-            return f"{words}{far} has sent it: the message is on its way"
-        if made.start_ns <= time_ns:
-            return f"{words}{far} is computing it for {duration_text(made.end_ns - time_ns)} more"
-        if there is None:
-            return f"{words}{far} has not begun it"
-        if there.op == "wait-U":
-            return f"{words}{far} waits itself for the gradients of the other replicas"
-        if there.op.startswith("wait"):
-            other = "activation" if there.op == "wait-F" else "gradient"
-            return f"{words}{far} waits itself for the {other} of micro-batch {there.microbatch}"
-        doing = "saving weights" if there.op in SAVING else f"busy with {_short(there)}"
-        return f"{words}{far} is still {doing}"
+            yield _("Stage {source} has not shown that work yet.").format(source=source)
+        elif made.end_ns <= time_ns:
+            yield _("Stage {source} has sent it: the message is on its way.").format(source=source)
+        elif made.start_ns <= time_ns:
+            left = duration_text(made.end_ns - time_ns)
+            yield _("Stage {source} is computing it for {time} more.").format(source=source, time=left)
+        elif there is None:
+            yield _("Stage {source} has not begun it.").format(source=source)
+        else:
+            yield _busy_with(there.op).format(source=source, number=there.microbatch)
 
     def _reason(self, event: TraceEvent, time_ns: int) -> str:
         """Why the stage has nothing else to do meanwhile."""
@@ -141,36 +160,50 @@ class Moments:
         before = [e for e in here if e.end_ns <= time_ns]
         if event.op == "wait-F":
             if not before:
-                return " The pipeline is filling: nothing has reached this stage yet."
+                return _("The pipeline is filling: nothing has reached this stage yet.")
             if self.flushes and before[-1].op == "U":
-                return (
-                    " The pipeline was drained for the update and is filling again: this is the bubble of a flush "
+                return _(
+                    "The pipeline was drained for the update and is filling again: this is the bubble of a flush "
                     "schedule."
                 )
             return ""
         held = sum(e.op == "F" for e in before) - sum(e.op in _DONE for e in before)
         later = [e for e in here if e.op == "F" and e.start_ns > time_ns]
         if not later:
-            return " No forward is left to run: the stream ends and the pipeline drains."
+            return _("No forward is left to run: the stream ends and the pipeline drains.")
         if self.flushes and later[0].update > event.update:
-            return (
-                f" All forwards of window {event.update} are done, and a flush schedule admits none of the next window "
+            return _(
+                "All forwards of window {window} are done, and a flush schedule admits none of the next window "
                 "before the update: the pipeline drains."
-            )
-        many = f"{held} micro-batch" if held == 1 else f"{held} micro-batches"
-        return f" It holds the activations of {many}, as many as its schedule lets it have in flight."
+            ).format(window=event.update)
+        return ngettext(
+            "It holds the activations of one micro-batch, as many as its schedule lets it have in flight.",
+            "It holds the activations of {held} micro-batches, as many as its schedule lets it have in flight.",
+            held,
+        ).format(held=held)
 
     def _outside(self, stage: int, time_ns: int) -> str:
         events = self._of_stage[stage]
         if not events or time_ns < events[0].start_ns:
-            return f"Stage {stage} has not begun."
-        if time_ns >= events[-1].end_ns:
-            return f"Stage {stage} is idle: it has done all its work, and the pipeline drains behind it."
-        return f"Stage {stage} is between two operations: the engine's own time, no message is missing."
+            words = _("Stage {stage} has not begun.")
+        elif time_ns >= events[-1].end_ns:
+            words = _("Stage {stage} is idle: it has done all its work, and the pipeline drains behind it.")
+        else:
+            words = _("Stage {stage} is between two operations: the engine's own time, no message is missing.")
+        return words.format(stage=stage)
 
 
-def _short(event: TraceEvent) -> str:
-    if event.op == "U":
-        return f"update {event.microbatch}"
-    kind = "forward" if event.op == "F" else "backward" if event.op == "B" else KINDS[event.op].split(",")[0]
-    return f"the {kind} of micro-batch {event.microbatch}"
+def _busy_with(op: str) -> str:
+    """What keeps a stage from what another waits for."""
+    return {
+        "F": _("Stage {source} is still busy with the forward of micro-batch {number}."),
+        "B": _("Stage {source} is still busy with the backward of micro-batch {number}."),
+        "I": _("Stage {source} is still busy with the input gradient of micro-batch {number}."),
+        "W": _("Stage {source} is still busy with the weight gradient of micro-batch {number}."),
+        "U": _("Stage {source} is still busy with update {number}."),
+        "snapshot": _("Stage {source} is still saving weights."),
+        "checkpoint": _("Stage {source} is still saving weights."),
+        "wait-F": _("Stage {source} waits itself for the activation of micro-batch {number}."),
+        "wait-B": _("Stage {source} waits itself for the gradient of micro-batch {number}."),
+        "wait-U": _("Stage {source} waits itself for the gradients of the other replicas."),
+    }[op]

@@ -87,7 +87,7 @@ def _loop() -> Exercise:
         title=_("The loop"),
         function="accumulate",
         difficulty=1,
-        minutes=4,
+        minutes=3,
         hints=(
             _("Go through the micro-batches: x.chunk(parts) and y.chunk(parts). Call backward() for each."),
             _("PyTorch adds to .grad, so do not clear it inside the loop. What makes a sum of means a mean?"),
@@ -114,7 +114,7 @@ def _unequal() -> Exercise:
         title=_("Micro-batches of unequal length"),
         function="accumulate_targets",
         difficulty=2,
-        minutes=5,
+        minutes=3,
         hints=(
             _("Which number must every micro-batch be divided by, so that each target counts the same?"),
             _("Count the targets of the whole window first: (y != -100).sum(). Then use sums, not means."),
@@ -147,7 +147,7 @@ def _memory() -> Exercise:
         title=_("As few micro-batches as memory allows"),
         function="fewest_parts",
         difficulty=1,
-        minutes=4,
+        minutes=3,
         hints=(
             _("One micro-batch is held at a time: rows / parts rows of it."),
             _("Try parts = 1, 2, 3, …; skip those that do not divide the rows: rows % parts != 0."),
@@ -191,7 +191,7 @@ def _rate() -> Exercise:
         title=_("The effective batch and its learning rate"),
         function="scaled",
         difficulty=1,
-        minutes=4,
+        minutes=3,
         hints=(
             _("How many sequences does the optimizer see in one update, over all replicas?"),
             _("effective = microbatch * window * replicas. The rule for Adam is the square root of the ratio."),

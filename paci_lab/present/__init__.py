@@ -1,0 +1,1 @@
+"""The race and four more scenes for a projector: `paci-lab present`."""

@@ -1,0 +1,155 @@
+"""The presentation as an audience meets it: `paci-lab present` in a real Chromium, by its keys.
+
+Screenshots go to a temporary folder, or to the one that PACI_LAB_SCREENSHOTS names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from playwright.sync_api import sync_playwright  # noqa: E402
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+
+PATIENCE_MS = 120_000  # for a busy machine; nothing is decided by how long something takes
+
+RACE = ["--pace-forward-ms", "15", "--pace-backward-ms", "30", "--target-loss", "3.9", "--learning-rate", "0.008"]
+"""Reached after about 64 micro-batches on both sides, by replay: a few seconds."""
+
+OUTSIDE = """() => {
+    const shown = "h1, .paci-lab-race p, .card, .paci-lab-buttons button, .js-plotly-plot .main-svg";
+    return [...document.querySelectorAll(shown)].filter((element) => {
+        const { left, right, top, bottom, width } = element.getBoundingClientRect();
+        return width && (left < 0 || top < 0 || right > innerWidth + 1 || bottom > innerHeight + 1);
+    }).map((element) => element.outerHTML.slice(0, 80)).concat(
+        document.documentElement.scrollHeight > innerHeight ? ["the page scrolls"] : []);
+}"""
+PAPERS = """() => [...document.querySelectorAll(".js-plotly-plot .main-svg:first-child")]
+    .filter((svg) => svg.getClientRects().length).map((svg) => svg.style.background.replaceAll(" ", ""))"""
+SMALLEST = """() => {
+    const sizes = (selector) => [...document.querySelectorAll(selector)].filter((e) => e.getClientRects().length)
+        .map((e) => parseFloat(getComputedStyle(e).fontSize));
+    return { heading: Math.min(...sizes("h1")), ticks: Math.min(...sizes(".xtick text, .ytick text")),
+        body: Math.min(...sizes(".paci-lab-race p, .paci-lab-buttons button")) };
+}"""
+
+
+def test_the_race_from_scene_to_scene(tmp_path, leftovers):
+    pictures = Path(os.environ.get("PACI_LAB_SCREENSHOTS", tmp_path))
+    pictures.mkdir(parents=True, exist_ok=True)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "paci_lab.cli", "present", "--no-browser", "--run-dir", "runs", *RACE],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PACI_LAB_TRAIN": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        address = re.search(r"http\S+", command.stderr.readline())[0]
+        chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(
+                executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+            )
+            page = browser.new_page(viewport={"width": 1280, "height": 720})
+            page.set_default_timeout(PATIENCE_MS)
+            asked: list[str] = []
+            page.on("request", lambda request: asked.append(request.url))
+            page.goto(address)
+            try:
+                drive(page, lambda name: page.screenshot(path=pictures / f"present-{name}.png"))
+                own = address.partition("/?")[0]
+                assert all(url.startswith((own, "blob:", "data:")) for url in asked), asked
+                # A second race, and the command is killed in its middle.
+                page.keyboard.press("n")
+                page.locator("h1", has_text="window").wait_for()
+                page.keyboard.press("s")
+                wait_until(page, lambda: min(ends(page)) > 0)
+                command.kill()
+            finally:
+                page.screenshot(path=pictures / "present-at-its-end.png")
+                browser.close()
+        command.wait(30)
+        deadline = time.monotonic() + 30
+        while leftovers() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not leftovers()
+    finally:
+        command.kill()
+        command.stderr.close()
+        command.wait()
+
+
+def drive(page, shoot) -> None:
+    heading = page.locator(".paci-lab-race h1")
+    heading.filter(has_text="One device").wait_for()
+    page.locator(".paci-lab-lane .xtick").first.wait_for(state="attached")
+    page.keyboard.press("s")
+    wait_until(page, lambda: ends(page)[0] > 1000)
+    for title in ("in turn", "flush"):
+        page.keyboard.press("ArrowRight")
+        heading.filter(has_text=title).wait_for()
+    page.keyboard.press("Space")
+    wait_until(page, lambda: min(ends(page)) > 1000 and len(ends(page)) == 2)
+    shoot("flush-1280")
+    page.locator("button", has_text="Next").click()  # the mouse leaves the focus, so that Space starts the race
+    heading.filter(has_text="race").wait_for()
+    assert "live" in page.locator(".label").inner_text()
+    page.keyboard.press("?")
+    page.locator("dialog[open]").wait_for()
+    shoot("keys-1280")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Space")
+    page.keyboard.press("Space")  # once too often
+    wait_until(page, lambda: len(ends(page)) == 2 and min(ends(page)) > 1000)
+    before = ends(page)
+    wait_until(page, lambda: min(now - then for now, then in zip(ends(page), before, strict=True)) > 500)
+    shoot("race-1280")
+    verdict = page.locator(".paci-lab-verdict p", has_text="was there first")
+    verdict.wait_for()
+    assert re.search(r"window 8 was there first: [\d.]+ s against [\d.]+ s, \d+\.\d\d times", verdict.inner_text())
+    assert page.locator(".paci-lab-said").text_content() == verdict.inner_text()
+    page.locator(".label", has_text="replay of this race").wait_for()
+
+    for size in ((1280, 720), (1920, 1080)):
+        page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
+        for dark in (False, True):
+            if dark:
+                page.keyboard.press("d")
+            ground = {"rgb(20,23,28)" if dark else "rgb(255,255,255)"}
+            wait_until(page, lambda ground=ground: set(page.evaluate(PAPERS)) == ground)
+            wait_until(page, lambda: page.evaluate(OUTSIDE) == [])
+            shoot(f"end-{size[0]}-{'dark' if dark else 'light'}")
+        page.keyboard.press("d")
+    found = page.evaluate(SMALLEST)
+    assert found["heading"] >= 36 and found["body"] >= 20 and found["ticks"] >= 16, found
+
+
+def ends(page) -> list[float]:
+    """End of the last bar that is shown in each chart, in milliseconds."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll(".paci-lab-lane .js-plotly-plot")]
+            .filter((chart) => chart.data && chart.clientWidth).map((chart) => {
+            const unit = (chart.layout.xaxis.title?.text ?? "").includes("(s)") ? 1000 : 1;
+            const painted = chart.querySelector("canvas.paci-lab-moving");
+            if (painted) return unit * painted.dataset.until;
+            return unit * Math.max(0, ...chart.data.filter((d) => d.type === "bar" && d.x && d.base)
+                .flatMap((d) => Array.from(d.x, (x, i) => x + d.base[i])));
+        })"""
+    ) or [0.0]
+
+
+def wait_until(page, condition) -> None:
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        page.wait_for_timeout(200)
