@@ -334,7 +334,7 @@ def prints_megabytes(stage, microbatches):
     [
         (raises, "ZeroDivisionError: division by zero"),
         (leaves, "rank 1 ended in the middle of its work"),
-        (too_early, "rank 1 does not have an activation of micro-batch 0 yet"),
+        (too_early, "rank 1 does not have the activation of micro-batch 0 yet"),
     ],
 )
 def test_a_rank_that_fails_says_why(function, says):
