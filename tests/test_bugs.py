@@ -22,7 +22,7 @@ from paci_lab import InputError
 from paci_lab.bugs import deadlock
 from paci_lab.bugs.babble import GUESSING, batch, build_model, short_batch
 from paci_lab.bugs.catalogue import BUGS, Bug
-from paci_lab.bugs.charts import curves, operations
+from paci_lab.bugs.charts import curves, in_words, operations
 from paci_lab.bugs.faults import FAULTS, answer, name
 from paci_lab.bugs.lesson import look, name_the_fault
 from paci_lab.bugs.seen import EVALUATION, Seen
@@ -334,7 +334,7 @@ def prints_megabytes(stage, microbatches):
     [
         (raises, "ZeroDivisionError: division by zero"),
         (leaves, "rank 1 ended in the middle of its work"),
-        (too_early, "rank 1 does not have an activation of micro-batch 0 yet"),
+        (too_early, "rank 1 does not have the activation of micro-batch 0 yet"),
     ],
 )
 def test_a_rank_that_fails_says_why(function, says):
@@ -403,6 +403,8 @@ def test_the_charts_of_a_loop(theme):
     figure = curves(first.seen, first.reference, theme=theme)
     assert all("leaves the chart in update" in note.text for note in figure.layout.annotations)
     assert len(figure.layout.annotations) == 2 and None in figure.data[1].y
+    assert in_words(first.seen, first.reference).count("<tr>") == 17  # the same for those who cannot see it
+    assert in_words(last.seen, last.reference).count("<td") == 12
     assert "no update" in curves(last.seen, last.reference, theme=theme).layout.annotations[0].text
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
 
 import plotly.graph_objects as go
 
 from paci_lab.bugs.seen import Seen
-from paci_lab.language import _
+from paci_lab.language import _, direction
 from paci_lab.show.gantt import gantt, gantt_pair
+from paci_lab.show.notebook import html_table
 from paci_lab.show.palette import theme_named
 from paci_lab.trace import Trace
 
-__all__ = ["curves", "operations"]
+__all__ = ["curves", "in_words", "operations"]
 
 _TALLEST = {"loss": 1.6, "norm": 10.0}
 """What goes beyond the reference's largest value by more than this leaves the chart, so that the rest can be read."""
@@ -100,6 +102,24 @@ def _note(values: Sequence[float], top: float) -> str:
         return _("This loop makes no update.")
     gone = next((update for update, value in enumerate(values) if not value <= top), None)  # a NaN is not below either
     return "" if gone is None else _("This loop leaves the chart in update {update}.").format(update=gone)
+
+
+def in_words(seen: Seen, reference: Seen) -> str:
+    """What `curves` draws, as HTML: a table with a row per update, folded away."""
+    headings = [
+        _("update"),
+        _("loss of this loop"),
+        _("loss of the reference"),
+        _("length of this loop's gradient"),
+        _("length of the reference's gradient"),
+    ]
+    rows = []
+    for update in range(len(reference.losses)):
+        columns = (seen.losses, reference.losses, seen.norms, reference.norms)
+        numbers = [f"{column[update]:.3g}" if update < len(column) else "–" for column in columns]
+        rows.append([str(update), *numbers])
+    summary = escape(_("Loss and gradient as a table"))
+    return f'<details dir="{direction()}"><summary>{summary}</summary>{html_table(headings, rows)}</details>'
 
 
 def operations(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 
 import ipywidgets
-from IPython.display import display
+from IPython.display import HTML, display
 
 from paci_lab.bugs.catalogue import bug
-from paci_lab.bugs.charts import curves, operations
+from paci_lab.bugs.charts import curves, in_words, operations
 from paci_lab.bugs.faults import FAULTS, answer, name
 from paci_lab.language import _, direction
 
@@ -23,6 +23,7 @@ def look(number: int, *, theme: str = "light") -> None:
     found = bug(number)
     seen, reference = found.seen, found.reference
     display(curves(seen, reference, theme=theme))
+    display(HTML(in_words(seen, reference)))
     beside = reference if found.paired else None
     display(operations(seen, beside, updates=found.drawn, theme=theme))
     if seen.stuck:

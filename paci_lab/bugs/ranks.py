@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from paci_lab.language import _
+
 __all__ = ["SILENCE_S", "STANDSTILL_S", "main"]
 
 PACE_S = {"forward": 0.01, "backward": 0.02}
@@ -62,7 +64,7 @@ class Stage:
 
     def forward(self, k: int) -> None:
         begin = self._now()
-        x = self._need(self._came, k, "an activation") if self._rank else samples(self._first + k)[0]
+        x = self._need(self._came, k, "activation") if self._rank else samples(self._first + k)[0]
         self._inputs[k], self._outputs[k] = x, x @ self._weight
         if self._rank == 0:
             self._outputs[k] = self._goes[k] = np.tanh(self._outputs[k])
@@ -70,28 +72,28 @@ class Stage:
 
     def backward(self, k: int) -> None:
         begin = self._now()
-        output = self._need(self._outputs, k, "a forward")
+        output = self._need(self._outputs, k, "forward")
         if self._rank:
             back = 2 * (output - samples(self._first + k)[1]) / ROWS
             self._goes[k] = back @ self._weight.T
         else:
-            back = self._need(self._came, k, "a gradient") * (1 - output**2)
+            back = self._need(self._came, k, "gradient") * (1 - output**2)
         self._gradient += self._inputs.pop(k).T @ back
         del self._outputs[k]
         self._did("backward", k, begin)
 
     def send(self, k: int) -> None:
-        self._hub.send(("send", self._first + k, self._need(self._goes, k, "anything to send")))
+        self._hub.send(("send", self._first + k, self._need(self._goes, k, "message")))
         self._hub.recv()
 
     def receive(self, k: int) -> None:
         self._hub.send(("receive", self._first + k))
         number, message = self._hub.recv()
         if number != self._first + k:
-            raise RuntimeError(
-                f"rank {self._rank} asked for micro-batch {k} and was sent {number - self._first}: "
-                "messages come in the order in which they are sent"
+            sentence = _(
+                "rank {rank} asks for micro-batch {k} and is sent {number}: messages come in the order of the sends."
             )
+            raise RuntimeError(sentence.format(rank=self._rank, k=k, number=number - self._first))
         self._came[k] = message
 
     def _update(self, microbatches: int) -> None:
@@ -106,7 +108,13 @@ class Stage:
 
     def _need(self, of: dict[int, np.ndarray], k: int, what: str) -> np.ndarray:
         if k not in of:
-            raise RuntimeError(f"rank {self._rank} does not have {what} of micro-batch {k} yet")
+            sentence = {
+                "activation": _("rank {rank} does not have the activation of micro-batch {k} yet."),
+                "forward": _("rank {rank} has not made the forward of micro-batch {k} yet."),
+                "gradient": _("rank {rank} does not have the gradient of micro-batch {k} yet."),
+                "message": _("rank {rank} does not have anything to send of micro-batch {k} yet."),
+            }[what]
+            raise RuntimeError(sentence.format(rank=self._rank, k=k))
         return of[k]
 
     def _now(self) -> int:
@@ -176,13 +184,14 @@ def _listen(hubs: list[Connection], start_ns: int, microbatches: int) -> dict[st
     while not raised and len(waits) < 2:
         ready = wait([hub for rank, hub in enumerate(hubs) if rank not in waits], SILENCE_S)
         if not ready:
-            raised = f"rank {next(r for r in range(2) if r not in waits)} has done nothing for {SILENCE_S:g} s"
+            silent = next(rank for rank in range(2) if rank not in waits)
+            raised = _("rank {rank} has done nothing for {seconds} s.").format(rank=silent, seconds=f"{SILENCE_S:g}")
         for hub in ready:
             rank = hubs.index(hub)
             try:
                 what, *rest = hub.recv()
             except EOFError:
-                what, rest = "raised", [f"rank {rank} ended in the middle of its work"]
+                what, rest = "raised", [_("rank {rank} ended in the middle of its work.").format(rank=rank)]
             if what == "did":
                 note(rank, *rest)
             elif what == "update":
