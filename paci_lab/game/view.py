@@ -24,7 +24,8 @@ from paci_lab.language import _, direction
 from paci_lab.lessons import training
 from paci_lab.runtime.launch import Run, launch, new_folder
 from paci_lab.schedules import Op
-from paci_lab.show.gantt import gantt
+from paci_lab.show.front import Front, starting_theme
+from paci_lab.show.gantt import gantt, retheme
 from paci_lab.show.notebook import Problems, figure_widget, html_table, listen_while_busy
 
 __all__ = ["Game", "play"]
@@ -287,21 +288,22 @@ class Game:
         """What is shown of a run that ended well: predicted and measured, in a sentence and over one another."""
         spec, trace = self.run.spec, self.run.trace()
         until = 1.1 * _SHOWN_LAPS * board.measures.makespan * spec.pace_forward_ms / board.level.forward
-        chart = figure_widget(
-            gantt(
-                trace,
-                predicted=predicted(spec),
-                between_ms=(0, until),
-                title=_("Measured on paced ranks, and below each row what was predicted"),
-            )
+        title = _("Measured on paced ranks, and below each row what was predicted")
+        figure = gantt(
+            trace,
+            predicted=predicted(spec),
+            between_ms=(0, until),
+            title=title,
+            theme=starting_theme("auto"),
         )
+        chart, page = figure_widget(figure), Front()
+        chart.spoken = title
+        page.on_page(lambda theme: retheme(chart, theme))
         command = f"paci-lab train --schedule {schedule_name(board)} --stages {spec.stages} --window {spec.window}"
         again = _("The run is in {folder}. The same schedule elsewhere: {command}")
-        return [
-            _sentence(compared(spec, trace)),
-            chart.in_page,
-            _sentence(again.format(folder=self.run.path, command=command)),
-        ]
+        where = _sentence(again.format(folder=self.run.path, command=command))
+        words = widgets.HTML(figure.in_words())
+        return [_sentence(compared(spec, trace)), chart.in_page, page.in_page, words, where]
 
 
 def _sentence(text: str) -> widgets.HTML:
