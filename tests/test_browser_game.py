@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,9 @@ def address(tmp_path) -> Iterator[str]:
     finally:
         play.send_signal(signal.SIGINT)
         play.communicate(timeout=60)
+    deadline = time.monotonic() + 30
+    while still_alive(mark) and time.monotonic() < deadline:
+        time.sleep(0.2)
     assert play.returncode in (0, 130) and not still_alive(mark)
 
 
