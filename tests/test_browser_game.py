@@ -5,6 +5,7 @@ Screenshots go to a temporary folder, or to the one that PACI_LAB_SCREENSHOTS na
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,30 +22,46 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import Page, expect, sync_playwright  # noqa: E402
+from test_browser_lab import open_lesson, run_cells, server  # noqa: E402, F401
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PATIENCE_MS = 60_000  # for a busy machine; nothing is decided by how long something takes
 
 
+MARK = "PACI_LAB_TEST_PLAY"
+
+
+def still_alive(mark: str) -> list[str]:
+    """Command lines of the processes that were started with this mark in their environment: the command, kernels."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
 @pytest.fixture
 def address(tmp_path) -> Iterator[str]:
-    """The page of `paci-lab play`, whose kernel and command end with the test."""
+    """The page of `paci-lab play`; Ctrl-C ends it with all its processes."""
     command = [sys.executable, "-m", "paci_lab.cli", "play", "--no-browser", "--folder", str(tmp_path / "player")]
-    play = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)}, start_new_session=True
-    )
+    mark = uuid.uuid4().hex
+    environment = {**os.environ, "HOME": str(tmp_path), MARK: mark}
+    play = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
     try:
         said = play.stderr.readline()
         found = re.search(r"http://\S+", said)
         assert found, said
         yield found[0]
+        assert any("ipykernel" in line for line in still_alive(mark)) or not Path("/proc/self").exists()
     finally:
         play.send_signal(signal.SIGINT)
-        play.communicate(timeout=30)
-    assert play.returncode in (0, 130)
-    with pytest.raises(ProcessLookupError):  # no kernel is left of its group
-        os.killpg(play.pid, 0)
+        play.communicate(timeout=60)
+    deadline = time.monotonic() + 30
+    while still_alive(mark) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert play.returncode in (0, 130) and not still_alive(mark)
 
 
 @pytest.fixture
@@ -120,3 +139,17 @@ def test_a_level_is_played_and_kept(address, page, tmp_path):
     page.locator("button[data-do=solution]").click()
     expect(said).to_contain_text("This is the solution")
     shoot("dark")
+
+
+def test_letters_are_moves_in_jupyterlab_too(server, page, tmp_path):  # noqa: F811
+    """They are commands of JupyterLab's own elsewhere: B would add a cell."""
+    open_lesson(page, server, "10_design_a_schedule")
+    run_cells(page, "play()")
+    end = page.locator(".paci-game [role=gridcell][tabindex='0']")
+    end.focus()
+    cells = page.locator(".jp-Cell").count()
+    for key in ("f", "b", "i"):
+        page.keyboard.press(key)
+    expect(page.locator(".paci-game .said")).to_have_text("This level has no I: its operations are F, B, U.")
+    assert page.locator(".track .op").count() == 1 and page.locator(".jp-Cell").count() == cells
+    page.screenshot(path=Path(os.environ.get("PACI_LAB_SCREENSHOTS", tmp_path)) / "game-in-jupyterlab.png")

@@ -31,6 +31,7 @@ class Board {
   build(el) {
     const words = this.words, root = (this.root = make("div", "paci-game", el));
     root.dir = words.direction;
+    root.lang = words.lang;
     root.dataset.lmSuppressShortcuts = "true";  // JupyterLab would take letters for commands of its own
     const bar = make("div", "bar", root);
     bar.setAttribute("role", "toolbar");

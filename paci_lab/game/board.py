@@ -9,7 +9,7 @@ from paci_lab.errors import InputError
 from paci_lab.game.levels import Level, Measures, level_named
 from paci_lab.game.placed import Lines, Placed, placed
 from paci_lab.language import _
-from paci_lab.schedules import Op, ScheduleError, validate, weight_copies
+from paci_lab.schedules import Op, ScheduleError, inputs_of, validate, weight_copies
 from paci_lab.schedules.validate import dry_run
 from paci_lab.simulate import simulate
 from paci_lab.trace import Trace
@@ -167,8 +167,14 @@ class Board:
 
     def legal(self) -> list[Op]:
         """Operations that can be placed now, each after the last one of its rank."""
-        candidates = [op for rank in range(self.level.stages) for op in self.left(rank)]
-        return [op for op in candidates if self._refusal(op, self._with(op)) is None]
+        made = {(op.stage, "I" if op.kind == "B" else op.kind, op.microbatch) for line in self.lines for op in line}
+        found = []
+        for rank in range(self.level.stages):
+            for op in self.left(rank):
+                # Most lack an input, which need not be found out by walking through the whole board.
+                if made >= {needed for needed in inputs_of(op, self.level.stages) if needed is not None}:
+                    found += [op] if self._refusal(op, self._with(op)) is None else []
+        return found
 
     def _with(self, op: Op) -> Lines:
         return (*self.lines[: op.stage], (*self.lines[op.stage], op), *self.lines[op.stage + 1 :])

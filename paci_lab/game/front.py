@@ -11,7 +11,7 @@ import ipywidgets
 import traitlets
 
 from paci_lab.game.board import Board
-from paci_lab.language import _, direction
+from paci_lab.language import _, direction, language
 from paci_lab.schedules import Op
 from paci_lab.show.bars import CYCLE
 from paci_lab.show.chart import InPage
@@ -125,6 +125,7 @@ def _named(op: Op, legal: list[Op] | None = None) -> str:
 def _words() -> dict[str, str]:
     return {
         "direction": direction(),
+        "lang": language().replace("_", "-"),
         "tools": _("Moves and help"),
         "grid": _("The board: a row for every rank, time to the right"),
         "undo": _("Undo"),

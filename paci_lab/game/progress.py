@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -39,14 +40,20 @@ class Progress:
         self._levels: dict[str, dict[str, Any]] = {}
         self.last = ""
         try:
+            self._read()
+        except ValueError:
+            self._put_aside()
+
+    def _read(self) -> None:
+        """Take over what the file says; ValueError when it is none of ours."""
+        try:
             values = read_json(self.path.parent, self.path) or {"schema": _SCHEMA}
-            self._levels = {id: _checked(row) for id, row in values.get("levels", {}).items()}
-            self.last = str(values.get("last", ""))
+            read = {id: _checked(row) for id, row in values.get("levels", {}).items()}
             if values["schema"] != _SCHEMA:
                 raise ValueError(f"schema {values['schema']}")
-        except (InputError, ValueError, KeyError, TypeError, AttributeError):
-            self._levels, self.last = {}, ""
-            self._put_aside()
+            self._levels, self.last = read, str(values.get("last", ""))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a file of the game: {error}") from None
 
     def _put_aside(self) -> None:
         aside = self.path.with_suffix(".broken.json")
@@ -76,6 +83,8 @@ class Progress:
     def keep(self, board: Board, help: Help, *, solved: bool) -> None:
         """Write down how a level stands; once solved, it stays so."""
         id = board.level.id
+        with contextlib.suppress(ValueError):  # the same player may have other levels open in another window
+            self._read()
         solved = solved or self.solved(board.level)
         self._levels[id] = {"board": text_of(board), "help": dataclasses.asdict(help), "solved": solved}
         self.last = id

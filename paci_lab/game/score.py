@@ -46,8 +46,10 @@ class Score:
     def words(self) -> str:
         """One sentence: what is missing, or how it went."""
         if self.left:
-            one, many = "{count} operation is still to be placed.", "{count} operations are still to be placed."
-            return ngettext(one, many, self.left).format(count=self.left)
+            missing = ngettext(
+                "{count} operation is still to be placed.", "{count} operations are still to be placed.", self.left
+            )
+            return missing.format(count=self.left)
         if self.won and self.yours != self.par:
             return _("Solved, and better than par.")
         if self.won:

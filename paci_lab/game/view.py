@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,17 @@ from paci_lab.game.board import Board, Refusal
 from paci_lab.game.front import BoardFront
 from paci_lab.game.levels import Level, level_named, levels
 from paci_lab.game.progress import Progress
-from paci_lab.game.run import board_spec, compared, predicted
-from paci_lab.game.score import Score, score
-from paci_lab.game.share import board_of, schedule_name, text_of
-from paci_lab.language import _, direction
+from paci_lab.game.run import board_spec
+from paci_lab.game.score import score
+from paci_lab.game.share import board_of, text_of
+from paci_lab.game.shown import outcome, score_html, sentence_widget, task_html
+from paci_lab.language import _
 from paci_lab.lessons import training
 from paci_lab.runtime.launch import Run, launch, new_folder
 from paci_lab.schedules import Op
-from paci_lab.show.gantt import gantt
-from paci_lab.show.notebook import Problems, figure_widget, html_table, listen_while_busy
+from paci_lab.show.notebook import Problems, listen_while_busy
 
 __all__ = ["Game", "play"]
-
-_SHOWN_LAPS = 2
 
 
 def play(level: str | None = None, *, folder: str | Path = ".") -> Game:
@@ -115,7 +112,7 @@ class Game:
     # -- a level --------------------------------------------------------------------------------------------------
     def _open(self, level: Level) -> None:
         self.board, self.help = self.progress.board(level), self.progress.help(level)
-        self._task.value = _task_html(level)
+        self._task.value = task_html(level)
         self._show(self.progress.note or _("Level {title}: place the first operation.").format(title=level.title))
 
     def _chose(self, change: Mapping[str, Any]) -> None:
@@ -126,7 +123,7 @@ class Game:
         now = score(self.board)
         legal = self.board.legal() if self.help.legal else None
         self.front.show(self.board, said, refused=refused, hinted=hinted, legal=legal, won=now.won)
-        self._score.value = _score_html(now, self.help)
+        self._score.value = score_html(now, self.help)
         self.controls["text"].value = text_of(self.board)
         self.controls["run"].disabled = not now.complete or not training()
         options = [
@@ -261,7 +258,7 @@ class Game:
         board = Board(self.board.level, self.board.lines)  # play may go on
         spec = board_spec(board)
         self.controls["run"].disabled = True
-        self._ran.children = [_sentence(_("Starting {count} processes …").format(count=board.level.stages))]
+        self._ran.children = [sentence_widget(_("Starting {count} processes …").format(count=board.level.stages))]
 
         def start() -> None:
             with self.problems.caught():
@@ -273,7 +270,7 @@ class Game:
                 with contextlib.suppress(RunFailed):  # the view says what became of it
                     self.run.wait()
                     view.close()
-                    self._ran.children = self._after(board)
+                    self._ran.children = outcome(self.run, board)
             self.controls["stop"].disabled, self.controls["run"].disabled = True, False
             listen_while_busy(*self.controls.values())
 
@@ -282,57 +279,3 @@ class Game:
     def _stop(self) -> None:
         if self.run is not None:
             self.run.stop()
-
-    def _after(self, board: Board) -> list[widgets.Widget]:
-        """What is shown of a run that ended well: predicted and measured, in a sentence and over one another."""
-        spec, trace = self.run.spec, self.run.trace()
-        until = 1.1 * _SHOWN_LAPS * board.measures.makespan * spec.pace_forward_ms / board.level.forward
-        chart = figure_widget(
-            gantt(
-                trace,
-                predicted=predicted(spec),
-                between_ms=(0, until),
-                title=_("Measured on paced ranks, and below each row what was predicted"),
-            )
-        )
-        command = f"paci-lab train --schedule {schedule_name(board)} --stages {spec.stages} --window {spec.window}"
-        again = _("The run is in {folder}. The same schedule elsewhere: {command}")
-        return [
-            _sentence(compared(spec, trace)),
-            chart.in_page,
-            _sentence(again.format(folder=self.run.path, command=command)),
-        ]
-
-
-def _sentence(text: str) -> widgets.HTML:
-    return widgets.HTML(f'<p dir="{direction()}" style="font-size:16px;line-height:1.5">{escape(text)}</p>')
-
-
-def _task_html(level: Level) -> str:
-    facts = [
-        _("{stages} stages, {microbatches} micro-batches, an update of every stage after every {window}.").format(
-            stages=level.stages, microbatches=level.microbatches, window=level.window
-        ),
-        _("A forward takes {forward}, a backward {backward}, an update and messages nothing.").format(
-            forward=level.forward, backward=level.backward
-        ),
-        _("Held at most, by stage: {list} micro-batches.").format(list=", ".join(map(str, level.in_flight))),
-    ]
-    if level.split:
-        facts.append(_("I and W take {half:g} each.").format(half=level.backward / 2))
-    if max(level.gap_bound):
-        facts.append(_("Version gap at most, by stage: {list}.").format(list=", ".join(map(str, level.gap_bound))))
-    if level.papers:
-        papers = ", ".join(f"{name} (arXiv {number})" for name, number in level.papers)
-        facts.append(_("Background: {papers}.").format(papers=papers))
-    style = "font-size:16px;line-height:1.5;max-width:70em"
-    return (
-        f'<div dir="{direction()}" style="{style}"><p style="font-size:18px;margin:4px 0">{escape(level.goal)}</p>'
-        f'<p style="margin:4px 0">{escape(" ".join(facts))}</p></div>'
-    )
-
-
-def _score_html(now: Score, help: assist.Help) -> str:
-    headings = [_("measure"), _("yours"), _("par"), ""]
-    words = f'<p style="font-size:16px;margin:4px 0">{escape(now.words())} {escape(help.words())}</p>'
-    return f'<div dir="{direction()}">{words}{html_table(headings, now.rows())}</div>'
