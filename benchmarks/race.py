@@ -23,10 +23,12 @@ from paci_lab.runtime.launch import launch
 MICROBATCHES = 80
 CONTENDERS = ("1f1b:8", "paci:8")
 COUNT = """seconds => new Promise(done => {
-    const canvases = [...document.querySelectorAll(".paci-lab-lane canvas.paci-lab-moving")];
-    const drawn = canvases.map(() => 0);
-    const watches = canvases.map((canvas, i) => new MutationObserver(() => drawn[i]++));
-    watches.forEach((watch, i) => watch.observe(canvases[i], { attributes: true, attributeFilter: ["data-number"] }));
+    const lanes = [...document.querySelectorAll(".paci-lab-lane")], drawn = lanes.map(() => 0);
+    const watches = lanes.map((lane, i) => {  // not the canvas, which leaves the page while a chart stands still
+        const watch = new MutationObserver(changes => { drawn[i] += changes.length; });
+        watch.observe(lane, { subtree: true, attributes: true, attributeFilter: ["data-number"] });
+        return watch;
+    });
     setTimeout(() => { watches.forEach(w => w.disconnect()); done(drawn.map(n => n / seconds)); }, 1000 * seconds) })"""
 
 
