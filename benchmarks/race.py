@@ -31,6 +31,9 @@ COUNT = """seconds => new Promise(done => {
     });
     setTimeout(() => { watches.forEach(w => w.disconnect()); done(drawn.map(n => n / seconds)); }, 1000 * seconds) })"""
 
+BOTH_MOVE = """() => [...document.querySelectorAll(".paci-lab-lane canvas.paci-lab-moving")]
+    .filter(canvas => Number(canvas.dataset.bars) > 20).length === 2"""
+
 
 def without_page(folder: Path) -> list[float]:
     """Wall times of both runs, started at once, with nobody watching."""
@@ -73,7 +76,7 @@ def with_page(folder: Path, playwright) -> tuple[list[float], list[float]]:
             page.keyboard.press("n")
             page.locator(".paci-lab-race h1", has_text=title).wait_for()
         page.keyboard.press("s")
-        page.locator(".paci-lab-lane canvas.paci-lab-moving").nth(1).wait_for(state="attached")
+        page.wait_for_function(BOTH_MOVE)
         page.wait_for_timeout(3000)
         drawings = page.evaluate(COUNT, 5)
         results = [next(folder.glob("race-*")) / name / "result.json" for name in ("above", "below")]
