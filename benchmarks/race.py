@@ -23,11 +23,16 @@ from paci_lab.runtime.launch import launch
 MICROBATCHES = 80
 CONTENDERS = ("1f1b:8", "paci:8")
 COUNT = """seconds => new Promise(done => {
-    const canvases = [...document.querySelectorAll(".paci-lab-lane canvas.paci-lab-moving")];
-    const drawn = canvases.map(() => 0);
-    const watches = canvases.map((canvas, i) => new MutationObserver(() => drawn[i]++));
-    watches.forEach((watch, i) => watch.observe(canvases[i], { attributes: true, attributeFilter: ["data-number"] }));
+    const lanes = [...document.querySelectorAll(".paci-lab-lane")], drawn = lanes.map(() => 0);
+    const watches = lanes.map((lane, i) => {  // not the canvas, which leaves the page while a chart stands still
+        const watch = new MutationObserver(changes => { drawn[i] += changes.length; });
+        watch.observe(lane, { subtree: true, attributes: true, attributeFilter: ["data-number"] });
+        return watch;
+    });
     setTimeout(() => { watches.forEach(w => w.disconnect()); done(drawn.map(n => n / seconds)); }, 1000 * seconds) })"""
+
+BOTH_MOVE = """() => [...document.querySelectorAll(".paci-lab-lane canvas.paci-lab-moving")]
+    .filter(canvas => Number(canvas.dataset.bars) > 20).length === 2"""
 
 
 def without_page(folder: Path) -> list[float]:
@@ -71,7 +76,7 @@ def with_page(folder: Path, playwright) -> tuple[list[float], list[float]]:
             page.keyboard.press("n")
             page.locator(".paci-lab-race h1", has_text=title).wait_for()
         page.keyboard.press("s")
-        page.locator(".paci-lab-lane canvas.paci-lab-moving").nth(1).wait_for(state="attached")
+        page.wait_for_function(BOTH_MOVE)
         page.wait_for_timeout(3000)
         drawings = page.evaluate(COUNT, 5)
         results = [next(folder.glob("race-*")) / name / "result.json" for name in ("above", "below")]
