@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from paci_lab import PACI, Costs, InputError, simulate
 from paci_lab.lab import lesson_sources
@@ -81,9 +82,14 @@ def test_a_figure_is_data_beside_its_words():
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def book(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("book") / "site"
-    build(folder)  # which walks over its pages too
+def book(tmp_path_factory, worker_id) -> Path:
+    place = tmp_path_factory.getbasetemp()
+    place = place if worker_id == "master" else place.parent  # of all workers: one of them builds it for both
+    folder = place / "site"
+    with FileLock(place / "site.lock"):
+        if not (place / "site.done").exists():
+            build(folder)  # which walks over its pages too
+            (place / "site.done").touch()
     return folder
 
 
