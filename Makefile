@@ -108,6 +108,9 @@ test-torch: setup ## the exactness tests on another torch (downloads it): make t
 bench: setup ## measure everything on this machine, which takes long: leave it alone meanwhile
 	$(PY) -m benchmarks.engine $(ARGS)
 	$(PY) -m benchmarks.show
+	$(PY) -m benchmarks.classroom
+	$(PY) -m benchmarks.game
+	$(PY) -m benchmarks.race
 	$(PY) -m benchmarks.schedules
 	$(PY) -m benchmarks.peers
 	$(PY) -m benchmarks.scaling
