@@ -85,7 +85,8 @@ def test_lesson_01_hints_a_wrong_answer_a_right_one_and_a_question(server, page,
     answer.focus()
     page.keyboard.press("Space")
     page.get_by_text("The activations of a micro-batch are free").wait_for()
-    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
     said = page.locator(".Quiz .Feedback").first
     wait_until(page, lambda: "Right: one micro-batch" in said.inner_text())
     assert said.get_attribute("role") == "status" and contrast(page, ".Quiz .Feedback") >= 4.5

@@ -30,8 +30,8 @@ _COLORS = {
 }
 
 # What jupyterquiz leaves out: a focus that can be seen, a sign beside the colour, words that can be read on a light
-# and on a dark page and are spoken, and arrow keys that choose an answer where
-# JupyterLab would go to another cell.
+# and on a dark page and are spoken, and answers that Tab reaches one by one: JupyterLab keeps the arrow keys, which
+# would go through a group of radio buttons, for itself.
 _STYLE = """<style>
 .Quiz .MCButton:focus-within{outline:4px solid #2373bb;outline-offset:2px}
 .Quiz .Feedback.correct,.Quiz .Feedback.incorrect{color:#fefefe!important;border-radius:.4em;padding:.3em .6em}
@@ -43,7 +43,7 @@ _STYLE = """<style>
 _SCRIPT = """
 function complete() {
   document.querySelectorAll('.Quiz').forEach((quiz) => {
-    quiz.setAttribute('data-lm-suppress-shortcuts', 'true');
+    quiz.querySelectorAll('input[type=radio]').forEach((answer) => { answer.name = answer.id; });
     quiz.querySelectorAll('.Feedback').forEach((said) => said.setAttribute('role', 'status'));
   });
 }
