@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -32,7 +31,6 @@ from paci_lab.classroom.exercise import find
 from paci_lab.lab import lesson_sources, read_lesson
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the process of the ranks cannot import tests
 
 BY_FAULT = {found.fault: found for found in BUGS}
 NAMES = list(BY_FAULT)
@@ -361,10 +359,9 @@ def test_a_rank_that_loops_for_ever_is_ended():
 
 
 def test_ranks_end_with_the_process_that_started_them():
-    request = cloudpickle.dumps(([deadlock.rank_0, never_ends], 1, deadlock.MICROBATCHES))
-    hub = subprocess.Popen([sys.executable, "-m", "paci_lab.bugs.ranks"], stdin=subprocess.PIPE)
+    hub = subprocess.Popen([sys.executable, "-m", "paci_lab.bugs.ranks"], stdin=subprocess.PIPE, text=True)
     try:
-        hub.stdin.write(request)
+        hub.stdin.write(deadlock.request(never_ends, 1))
         hub.stdin.close()
         assert wait_for(lambda: len(rank_processes()) == 3)
     finally:

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import cloudpickle
 import numpy as np
 
 from paci_lab.bugs.seen import Seen
+from paci_lab.classroom.source import gather
 from paci_lab.language import _
 
-__all__ = ["MICROBATCHES", "faulty", "fixed", "rank_0", "run"]
+__all__ = ["MICROBATCHES", "faulty", "fixed", "rank_0", "request", "run"]
 
 MICROBATCHES = 4
 """Per update."""
@@ -57,17 +57,19 @@ def run(train: Callable, windows: int) -> Seen:
     """`rank_0`, and `train` as rank 1, in processes of a process of their own: a notebook's kernel has threads and must
     not be forked.
 
-    Raises RuntimeError with what a rank raised, or that it does not come to an end.
+    The functions go there as text, as a check takes them. Raises RuntimeError with what a rank raised, or that it does
+    not come to an end, and NotTaken for a function that uses what it cannot take along.
     """
     child = subprocess.run(
         [sys.executable, "-m", "paci_lab.bugs.ranks"],
-        input=cloudpickle.dumps(([rank_0, train], windows, MICROBATCHES)),
+        input=request(train, windows),
         capture_output=True,
+        text=True,
         timeout=_LIMIT_S,
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},  # else threads wait in what is forked
     )
     if child.returncode:
-        raise RuntimeError(child.stderr.decode(errors="replace")[-2000:])
+        raise RuntimeError(child.stderr[-2000:])
     said = json.loads(child.stdout)
     if said["raised"]:
         raise RuntimeError(said["raised"])
@@ -83,6 +85,12 @@ def run(train: Callable, windows: int) -> Seen:
         stages=2,
         stuck=" ".join(map(_in_words, said["stuck"])),
     )
+
+
+def request(train: Callable, windows: int) -> str:
+    """What `ranks` reads."""
+    functions = [[function.__name__, gather(function)] for function in (rank_0, train)]
+    return json.dumps({"functions": functions, "windows": windows, "microbatches": MICROBATCHES})
 
 
 def _in_words(waiting: list) -> str:

@@ -3,9 +3,8 @@
 Messages go through this process, which is what makes a deadlock a fact and not a guess: a `send` returns when the other
 rank receives it, as with NCCL and gloo, so two ranks that both wait, and not for each other's call, wait for ever.
 
-Standard input has a pickle ([a function for each rank], windows, micro-batches per window): it comes from the process
-that starts this one; standard output gets JSON. The model is a two-layer network in numpy, since importing torch takes
-longer than all of this.
+Standard input has JSON {"functions": [[name, source] for each rank], "windows", "microbatches" (per window)}, and
+standard output gets JSON. The model is a two-layer network in numpy, for importing torch takes longer than all of this.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import pickle
 import signal
 import sys
 import time
@@ -46,8 +44,15 @@ def samples(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-    functions, windows, microbatches = pickle.load(sys.stdin.buffer)
-    json.dump(_run(functions, windows, microbatches), sys.stdout)
+    asked = json.load(sys.stdin)
+    functions = [_function(name, source) for name, source in asked["functions"]]
+    json.dump(_run(functions, asked["windows"], asked["microbatches"]), sys.stdout)
+
+
+def _function(name: str, source: str) -> Callable:
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, f"<{name}>", "exec"), space)
+    return space[name]
 
 
 class Stage:
