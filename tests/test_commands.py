@@ -228,6 +228,11 @@ def test_every_command_has_help_with_an_example(tmp_path):
         assert f"example:  paci-lab {name}" in text
 
 
+def test_help_and_refusals_do_not_wait_for_torch():
+    code = "import sys; from paci_lab.cli import main; main(['simulate']); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
 def test_a_schedule_is_one_file_as_contributing_says():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     code = re.search(r"```python\n(import dataclasses.*?)```", text, re.DOTALL)[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paci_lab.precision import HIDDEN_STASH
 from paci_lab.spikes import spikes_text
 
 __all__ = ["remarks", "versions_text"]
@@ -15,6 +14,8 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
     """Of a `result.json`, also of one from before these fields were in it."""
     said = []
     if result.get("precision") == "autocast" and not result["recompute"]:
+        from paci_lab.precision import HIDDEN_STASH  # needs torch, seconds that every command's --help would cost
+
         said.append(f"Precision autocast is {HIDDEN_STASH}. Precision bf16 has one copy of the weights.")
     if any(skipped := result.get("skipped_updates") or []):
         each = ", ".join(f"stage {stage}: {count}" for stage, count in enumerate(skipped) if count)

@@ -16,12 +16,9 @@ from paci_lab.commands.common import (
     spec_from,
     write_figures,
 )
-from paci_lab.commands.dry import print_dry_run
 from paci_lab.commands.remarks import remarks, versions_text
 from paci_lab.errors import InputError
-from paci_lab.runtime.checkpoint import open_checkpoint
 from paci_lab.runtime.launch import Run, launch
-from paci_lab.runtime.resume import adopt
 from paci_lab.runtime.rundir import LineTail
 from paci_lab.runtime.watch import HANG_TIMEOUT_S
 from paci_lab.spec import TrainSpec
@@ -110,6 +107,10 @@ def _start(arguments: argparse.Namespace, spec: TrainSpec) -> Run:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from paci_lab.commands.dry import print_dry_run  # needs torch, seconds that --help should not cost
+    from paci_lab.runtime.checkpoint import open_checkpoint
+    from paci_lab.runtime.resume import adopt
+
     screen = console()
     begin, skipped = open_checkpoint(arguments.resume) if arguments.resume else (None, [])
     for reason in skipped:
