@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import paci_lab
-from paci_lab.cli import COMMANDS
+from paci_lab.cli import COMMANDS, main
 from paci_lab.schedules import schedule_classes
 
 ROOT = Path(__file__).parents[1]
@@ -228,7 +228,14 @@ def test_every_command_has_help_with_an_example(tmp_path):
         assert f"example:  paci-lab {name}" in text
 
 
-def test_help_and_refusals_do_not_wait_for_torch():
+def test_lab_hands_its_options_to_jupyterlab(monkeypatch):
+    heard = []
+    monkeypatch.setattr("paci_lab.lab.open_lab", lambda options, **_: heard.extend(options))
+    assert main(["lab", "--no-browser", "--port", "8890", "--", "--allow-root"]) == 0
+    assert sorted(heard) == ["--allow-root", "--no-browser", "--port=8890"]
+
+
+def test_a_simulation_does_not_wait_for_torch():
     code = "import sys; from paci_lab.cli import main; main(['simulate']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
