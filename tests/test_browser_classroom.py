@@ -50,6 +50,7 @@ def test_lesson_01_hints_a_wrong_answer_a_right_one_and_a_question(server, page,
 
     # Hints unfold by keyboard, one inside the other.
     hints = page.locator(".jp-CodeCell", has_text='hint("01-loop")').locator("summary")
+    hints.first.wait_for()
     assert hints.count() == 4 and hints.nth(0).is_visible() and not hints.nth(1).is_visible()
     for number in range(2):
         hints.nth(number).focus()
