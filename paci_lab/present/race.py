@@ -111,12 +111,19 @@ class Racer:
             given["recording"] = str(self.recording)
         return json.loads(json.dumps(given))
 
+    @property
+    def trains(self) -> TrainSpec:
+        """What it trains, or what its recording trained."""
+        return self.spec or RunDir.open(self.recording).spec()
+
     def details(self) -> str:
         """Its name, and with what it learns: a race with another learning rate is another race."""
-        spec = self.spec or RunDir.open(self.recording).spec()
+        spec = self.trains
         words = {"name": self.name, "optimizer": spec.optimizer, "rate": spec.learning_rate}
         if self.recording is not None and self.feed.end_ns == 0:
             return _("{name}: {optimizer}, learning rate {rate:g} (recorded without a trace)").format(**words)
+        if self.name.endswith(f"learning rate {spec.learning_rate:g}"):  # what tells it from the other side
+            return _("{name}: {optimizer}").format(**words)
         return _("{name}: {optimizer}, learning rate {rate:g}").format(**words)
 
     def start(self, folder: Path) -> threading.Thread:

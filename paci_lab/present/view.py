@@ -22,6 +22,7 @@ from paci_lab.present.charts import GanttLane
 from paci_lab.present.front import Keys
 from paci_lab.present.race import Race
 from paci_lab.present.scenes import Scene, Simulated, scenes
+from paci_lab.present.sides import scene_words
 from paci_lab.present.words import text_html, title_html
 from paci_lab.show.front import starting_theme
 from paci_lab.show.notebook import Problems, listen_while_busy
@@ -150,13 +151,16 @@ class Presentation:
             )
             for lane, trace in zip(scene.lanes, traces, strict=True)
         ] or [racer.details() for racer in self.race.racers]
-        self._text.value = text_html(scene.text)
+        racers = self.race.racers
+        target = racers[0].target if racers else None
+        self._title, text = scene_words(scene, [r.trains for r in racers], [r.name for r in racers], target)
+        self._text.value = text_html(text)
         for lane, name in zip(self.lanes, [*names, ""], strict=False):
             lane.name.value = text_html(name)
         self.lanes[1].widget.layout.display = "" if len(names) > 1 else "none"
         self.board.clear(shown=bool(self.race.racers))
         self._restart_charts()
-        self._say(f"{scene.title}. {scene.text}")
+        self._say(f"{self._title}. {text}")
 
     def _restart_charts(self) -> None:
         for lane in self.lanes:
@@ -248,7 +252,7 @@ class Presentation:
     def _tell(self, at: list[int], now: float, room: tuple[float, ...]) -> None:
         self._told_at = now
         label = self.race.label(replayed=self._replayed) if self.race.racers else _("simulated")
-        self._head.value = title_html(self.number + 1, len(self.scenes), self.scene.title, label)
+        self._head.value = title_html(self.number + 1, len(self.scenes), self._title, label)
         if not self.race.racers:
             return
         counts_until = self.phase in ("ready", "held", "play", "pause")
