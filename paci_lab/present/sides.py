@@ -1,4 +1,4 @@
-"""What is said of two sides that may be anything: names that tell them apart, and a scene's words only where they hold."""
+"""What is said of two sides that may be anything: names that tell them apart, and words that are true of them."""
 
 from __future__ import annotations
 
