@@ -207,6 +207,37 @@ def test_scenes_follow_one_another_and_a_recorded_race_is_replayed_and_says_so(p
     assert page.phase == "play"
 
 
+def test_of_nothing_there_is_no_share_and_no_gap_and_nothing_is_live_before_it_runs(page, tmp_path):
+    def shares(of):
+        return [lane.chart.figure.layout.annotations[0].visible is not False for lane in of.lanes]
+
+    page._enter(1)
+    press(page)
+    assert shares(page) == [False, False]
+    page.playhead.seek(S)
+    for lane in page.lanes:
+        lane.front.seen = lane.sender.frames  # as a browser that has drawn
+    press(page)
+    assert shares(page) == [True, True]
+    sides = [Racer(name=name, target=3.0, spec=BASE).to_dict() for name in ("one", "two")]
+    live = Presentation({"race": sides}, folder=tmp_path)
+    live.close()
+    live._enter(3)
+    press(live)
+    assert "to be run live" in live._head.value and "version gap" not in live.board.cards[0].value
+    for live.phase, says in (("live", "paced devices, live"), ("held", "paced devices, held")):
+        press(live)
+        assert says in live._head.value
+
+
+def test_the_page_gets_signs_of_life_also_while_nothing_moves(tmp_path):
+    shown = Presentation({}, folder=tmp_path)
+    try:
+        wait_until(lambda: shown.keys.beat >= 3)
+    finally:
+        shown.close()
+
+
 def test_a_recording_without_a_trace_shows_its_losses(tmp_path):
     one = racer(tmp_path, "one", [4, 2.5])
     (tmp_path / "one" / "trace" / "rank0.jsonl").unlink()

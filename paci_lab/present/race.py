@@ -245,8 +245,8 @@ class Race:
             thread.start()
         return threads
 
-    def label(self, *, replayed: bool) -> str:
-        """Where its figures come from, in words for everybody to read."""
+    def label(self, phase: str, *, replayed: bool) -> str:
+        """Where its figures come from, in words for everybody to read; `phase` as of `Presentation`."""
         recordings = [racer.recording for racer in self.racers if racer.recording is not None]
         if recordings:
             return "; ".join(dict.fromkeys(map(recorded_label, recordings)))
@@ -254,4 +254,8 @@ class Race:
         measured = _("measured on paced devices") if paced else _("measured")
         if replayed:
             return _("{measured}, replay of this race").format(measured=measured)
+        if phase == "ready":
+            return _("to be run live")
+        if phase == "held":
+            return _("{measured}, held").format(measured=measured)
         return _("{measured}, live").format(measured=measured)
