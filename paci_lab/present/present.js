@@ -61,7 +61,8 @@ async function render({ model, el }) {
       if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
       const at = event.target;
       if (at.closest?.("input, textarea, select, [contenteditable=true]")) return;
-      if (at.closest?.("button") && [" ", "Enter"].includes(event.key)) return;  // it presses that button
+      // It presses that button; the one of a list just closed keeps the focus for a moment, and presses nothing.
+      if (at.closest?.("button") && (help.open || !help.contains(at)) && [" ", "Enter"].includes(event.key)) return;
       const action = KEYS[event.key] ?? KEYS[event.key.toLowerCase()];
       if (!action || (help.open && action !== "keys")) return;
       event.preventDefault();
