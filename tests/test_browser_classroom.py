@@ -44,6 +44,9 @@ def told(page, exercise: str):  # noqa: F811
 
 
 def test_lesson_01_hints_a_wrong_answer_a_right_one_and_a_question(server, page, shoot):  # noqa: F811
+    asked, errors = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
     open_lesson(page, server, "01_gradient_accumulation")
     run_cells(page, 'hint("01-loop")')
     told(page, "01-loop").get_by_text("accumulate is not written yet").wait_for()
@@ -75,6 +78,7 @@ def test_lesson_01_hints_a_wrong_answer_a_right_one_and_a_question(server, page,
     field.fill("8")
     page.get_by_text("Noted: 8 times").wait_for()
     page.locator(".jp-CodeCell", has_text="one, eight = noise").locator(".cm-content").click()
+    page.evaluate("window.MathJax = { version: '3.2.2' }")  # what JupyterLab leaves there once it has drawn a formula
     run_cells(page, 'quiz("01")')
     answer = page.locator(".Quiz input[type=radio]").first
     answer.wait_for(state="attached")
@@ -91,6 +95,14 @@ def test_lesson_01_hints_a_wrong_answer_a_right_one_and_a_question(server, page,
     said = page.locator(".Quiz .Feedback").first
     wait_until(page, lambda: "Right: one micro-batch" in said.inner_text())
     assert said.get_attribute("role") == "status" and contrast(page, ".Quiz .Feedback") >= 4.5
+    assert page.locator(".Quiz input:checked").count() == 1  # one answer at a time, and the first one once more
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Space")
+    wait_until(page, lambda: "The activations of a micro-batch are free" in said.inner_text())
+    assert answer.is_checked() and page.locator(".Quiz input:checked").count() == 1
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    wait_until(page, lambda: "Right: one micro-batch" in said.inner_text())
     page.locator(".Quiz").first.scroll_into_view_if_needed()
     page.wait_for_timeout(500)
     shoot("classroom-question-dark")
@@ -98,6 +110,9 @@ def test_lesson_01_hints_a_wrong_answer_a_right_one_and_a_question(server, page,
     page.wait_for_timeout(300)
     shoot("classroom-passed-dark")
     assert contrast(page, ".jp-OutputArea-output [role=status]") >= 4.5
+    own = server.partition("/lab/")[0]
+    assert all(url.startswith((own, "blob:", "data:")) for url in asked), [url for url in asked if own not in url]
+    assert not [error for error in errors if "reading '0'" in error], errors
 
 
 def test_lesson_02_a_wrong_order_is_drawn_over_the_right_one(server, page, shoot):  # noqa: F811

@@ -24,6 +24,7 @@ from paci_lab.page import open_page
 from paci_lab.present.front import ACTIONS, Keys
 from paci_lab.present.race import Racer, common_target, recorded_label
 from paci_lab.present.scenes import BASE, scenes
+from paci_lab.present.sides import names
 from paci_lab.present.view import Presentation
 from paci_lab.present.words import card_html, verdict
 from paci_lab.simulate import Costs, simulate
@@ -79,6 +80,43 @@ def test_the_races_are_fair_but_for_what_they_are_about(monkeypatch):
     assert [side["spec"]["learning_rate"] for sides in asked.values() for side in sides] == [0.001] * 4
     assert [side["target"] for sides in asked.values() for side in sides] == [4] * 4
     assert [(side["spec"]["schedule"], side["spec"]["window"]) for side in asked["race"]] == [("1f1b", 4), ("paci", 2)]
+
+
+def said_of(tmp_path, found):
+    """(title, text, names) that a page shows of the race scene with these sides."""
+    page = Presentation({"race": found}, folder=tmp_path)
+    page.close()
+    page._enter(3)
+    return page._title, page._text.value, [side["name"] for side in found]
+
+
+def test_a_scene_tells_of_paci_only_where_paci_races_the_flush(monkeypatch, tmp_path):
+    monkeypatch.setenv("PACI_LAB_TRAIN", "1")
+    title, text, _names = said_of(tmp_path, sides()["race"])
+    assert title == "The race: PACI never flushes" and "one update old" in text
+    title, text, called = said_of(tmp_path, sides("gpipe:8", "1f1b:4")["race"])
+    assert title == "The race" and "PACI" not in text and all(name in text for name in called)
+    assert "same seed" in text and "specs: schedule, window." in text
+    # Spec files of the same two schedules that are not the same work.
+    for name, changes in (("a", {}), ("b", {"schedule": "paci", "seed": 1})):
+        BASE.replace(**changes).save(tmp_path / f"{name}.toml")
+    files = ["--left", str(tmp_path / "a.toml"), "--right", str(tmp_path / "b.toml")]
+    title, text, _names = said_of(tmp_path, sides(*files)["race"])
+    assert title == "The race" and "same" not in text and "schedule, seed" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "called"),
+    [
+        ({"learning_rate": 0.002}, ["PACI, window 8, learning rate 0.004", "PACI, window 8, learning rate 0.002"]),
+        ({"slack": 1}, ["PACI, window 8, slack 0", "PACI, window 8, slack 1"]),
+        ({}, ["PACI, window 8 (above)", "PACI, window 8 (below)"]),
+        ({"window": 4}, ["PACI, window 8", "PACI, window 4"]),
+    ],
+)
+def test_two_sides_never_have_the_same_name(changes, called):
+    spec = BASE.replace(schedule="paci")
+    assert names([spec, spec.replace(**changes)]) == called
 
 
 def test_the_window_scene_says_the_truth_about_version_gaps():
@@ -167,6 +205,37 @@ def test_scenes_follow_one_another_and_a_recorded_race_is_replayed_and_says_so(p
     assert page.board.said == page.keys.said and "target after 3.0 s" in page.board.cards[1].value
     press(page, "toggle")
     assert page.phase == "play"
+
+
+def test_of_nothing_there_is_no_share_and_no_gap_and_nothing_is_live_before_it_runs(page, tmp_path):
+    def shares(of):
+        return [lane.chart.figure.layout.annotations[0].visible is not False for lane in of.lanes]
+
+    page._enter(1)
+    press(page)
+    assert shares(page) == [False, False]
+    page.playhead.seek(S)
+    for lane in page.lanes:
+        lane.front.seen = lane.sender.frames  # as a browser that has drawn
+    press(page)
+    assert shares(page) == [True, True]
+    sides = [Racer(name=name, target=3.0, spec=BASE).to_dict() for name in ("one", "two")]
+    live = Presentation({"race": sides}, folder=tmp_path)
+    live.close()
+    live._enter(3)
+    press(live)
+    assert "to be run live" in live._head.value and "version gap" not in live.board.cards[0].value
+    for live.phase, says in (("live", "paced devices, live"), ("held", "paced devices, held")):
+        press(live)
+        assert says in live._head.value
+
+
+def test_the_page_gets_signs_of_life_also_while_nothing_moves(tmp_path):
+    shown = Presentation({}, folder=tmp_path)
+    try:
+        wait_until(lambda: shown.keys.beat >= 3)
+    finally:
+        shown.close()
 
 
 def test_a_recording_without_a_trace_shows_its_losses(tmp_path):

@@ -31,7 +31,7 @@ _COLORS = {
 
 # What jupyterquiz leaves out: a focus that can be seen, a sign beside the colour, words that can be read on a light
 # and on a dark page and are spoken, and answers that Tab reaches one by one: JupyterLab keeps the arrow keys, which
-# would go through a group of radio buttons, for itself.
+# would go through a group of radio buttons, for itself. Without the group it is up to us that one is chosen at a time.
 _STYLE = """<style>
 .Quiz .MCButton:focus-within{outline:4px solid #2373bb;outline-offset:2px}
 .Quiz .Feedback.correct,.Quiz .Feedback.incorrect{color:#fefefe!important;border-radius:.4em;padding:.3em .6em}
@@ -44,20 +44,32 @@ _SCRIPT = """
 function complete() {
   document.querySelectorAll('.Quiz').forEach((quiz) => {
     quiz.querySelectorAll('input[type=radio]').forEach((answer) => { answer.name = answer.id; });
+    quiz.onchange = (event) => quiz.querySelectorAll('input[type=radio]').forEach((answer) => {
+      answer.checked = answer === event.target;
+    });
     quiz.querySelectorAll('.Feedback').forEach((said) => said.setAttribute('role', 'status'));
   });
 }
 [0, 300, 1000, 3000].forEach((milliseconds) => setTimeout(complete, milliseconds));  // the quiz may come a little later
 """
 
+# Where JupyterLab's own MathJax has left its name in the page, jupyterquiz fetches another one from the network. No
+# question has formulas, so its code, and nothing else in the page, is told that there is none.
+_ALONE = "(() => {{ const MathJax = undefined;\n{script}\n}})();"
+
 
 def quiz(lesson: str, *, folder: Path = FOLDER) -> None:
     """Show the questions of lesson "01", in the order of their file; raises what `read_questions` raises."""
     questions = read_questions(folder / f"lesson_{lesson}.json")
     from IPython.display import HTML, Javascript, display
+    from IPython.utils.capture import capture_output
     from jupyterquiz import display_quiz
 
-    display_quiz(questions, shuffle_answers=False, colors=_COLORS, max_width=760)
+    with capture_output(stdout=False, stderr=False) as shown:
+        display_quiz(questions, shuffle_answers=False, colors=_COLORS, max_width=760)
+    for output in shown.outputs:
+        script = output.data.get("application/javascript")
+        display(output if script is None else Javascript(_ALONE.format(script=script)))
     display(HTML(_STYLE))
     display(Javascript(_SCRIPT))
 

@@ -109,7 +109,8 @@ def _chosen(arguments: argparse.Namespace) -> list[TrainSpec]:
 
 def _live(specs: list[TrainSpec]) -> list[dict[str, Any]]:
     from paci_lab.dry_run import dry_run
-    from paci_lab.present.race import Racer, describe
+    from paci_lab.present.race import Racer
+    from paci_lab.present.sides import names
 
     targets = {spec.target_loss for spec in specs}
     if len(targets) > 1 or None in targets:
@@ -133,15 +134,20 @@ def _live(specs: list[TrainSpec]) -> list[dict[str, Any]]:
             f"two that take at most {here / 2**30:.1f} GiB together; these take {needed / 2**30:.1f} GiB",
             "choose a smaller model or micro-batch size",
         )
-    return [Racer(name=describe(spec), target=spec.target_loss, spec=spec).to_dict() for spec in specs]
+    return [
+        Racer(name=name, target=spec.target_loss, spec=spec).to_dict()
+        for name, spec in zip(names(specs), specs, strict=True)
+    ]
 
 
 def _recorded(paths: list[Path]) -> list[dict[str, Any]]:
-    from paci_lab.present.race import Racer, common_target, describe
+    from paci_lab.present.race import Racer, common_target
+    from paci_lab.present.sides import names
     from paci_lab.runtime.rundir import RunDir
 
     target = common_target(paths)
+    called = names([RunDir.open(path).spec() for path in paths])
     return [
-        Racer(name=describe(RunDir.open(path).spec()), target=target, recording=path.resolve()).to_dict()
-        for path in paths
+        Racer(name=name, target=target, recording=path.resolve()).to_dict()
+        for name, path in zip(called, paths, strict=True)
     ]

@@ -92,7 +92,10 @@ class GanttLane:
             self.sender.send(self.chart.move(trace, shown_ms))
         else:
             self.chart.figure.spoken = summary(trace, between_ms=shown_ms, origin_ns=0)
-            self.sender.send(self.chart.rest(trace, shown_ms))
+            bars = self.chart.rest(trace, shown_ms)
+            # Of nothing there is no share, and where it comes from is on the page.
+            self.chart.figure.layout.annotations[0].visible = len(trace) > 0
+            self.sender.send(bars)
         self._drawn, self._moved_at = picture, now if moved else self._moved_at
         return True
 

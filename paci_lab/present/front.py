@@ -30,12 +30,14 @@ class Keys(ipywidgets.Widget):
         in_page: what does so in the page.
         texts: all words of the page's part. state: what the buttons show now. said: what a screen reader is told.
         room: width and height in pixels that the charts have.
+        beat: goes up as long as Python is there; a page that sees it stand still says that its picture does, too.
     """
 
     texts = traitlets.Dict().tag(sync=True)
     state = traitlets.Dict().tag(sync=True)
     said = traitlets.Unicode("").tag(sync=True)
     room = traitlets.List(traitlets.Float(), [1200.0, 600.0]).tag(sync=True)
+    beat = traitlets.Int(0).tag(sync=True)
 
     def __init__(self, asked: Callable[[str], None]) -> None:
         super().__init__(texts=_texts())
@@ -54,17 +56,18 @@ def _texts() -> dict[str, Any]:
         "direction": direction(),
         "bar": _("Presenter's buttons"),
         "close": _("Close"),
+        "ended": _("The command has ended; this picture stands still."),
         "title": _("Keys"),
-        # action: the word on its button, and its keys as a reader is told
+        # action: the word on its button, its keys as the button has them, and as the list of keys does
         "actions": {
-            "previous": [_("Previous"), "P ←"],
-            "toggle": [_("Start"), _("Space S")],
-            "slower": [_("Slower"), "−"],
-            "faster": [_("Faster"), "+"],
-            "next": [_("Next"), "N →"],
-            "full": [_("Full screen"), "F"],
-            "dark": [_("Dark or light"), "D"],
-            "keys": [_("Keys"), "?"],
+            "previous": [_("Previous"), "P ←", _either("P", "←")],
+            "toggle": [_("Start"), _("Space S"), _either(_("Space"), "S")],
+            "slower": [_("Slower"), "−", "−"],
+            "faster": [_("Faster"), "+", "+"],
+            "next": [_("Next"), "N →", _either("N", "→")],
+            "full": [_("Full screen"), "F", "F"],
+            "dark": [_("Dark or light"), "D", "D"],
+            "keys": [_("Keys"), "?", "?"],
         },
         "meanings": {
             "previous": _("the scene before"),
@@ -77,3 +80,7 @@ def _texts() -> dict[str, Any]:
             "keys": _("show or hide this list"),
         },
     }
+
+
+def _either(one: str, other: str) -> str:
+    return _("{one} or {other}").format(one=one, other=other)

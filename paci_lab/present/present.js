@@ -5,6 +5,8 @@ const KEYS = {
   PageUp: "previous", "-": "slower", "+": "faster", "=": "faster", f: "full", d: "dark", "?": "keys",
 };
 
+const SILENT_MS = 12000;  // Python is heard from every 2 s, and less often on a busy machine
+
 function element(name, properties = {}, ...inside) {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...inside);
@@ -17,7 +19,7 @@ async function render({ model, el }) {
   el.classList.add("paci-lab-bar");
 
   const list = element("dl");
-  for (const [action, [word, keys]] of Object.entries(texts.actions)) {
+  for (const [action, [word, , keys]] of Object.entries(texts.actions)) {
     list.append(element("dt", {}, `${word} (${keys})`), element("dd", { textContent: texts.meanings[action] }));
   }
   const close = element("button", { type: "button", textContent: texts.close });
@@ -59,7 +61,8 @@ async function render({ model, el }) {
       if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
       const at = event.target;
       if (at.closest?.("input, textarea, select, [contenteditable=true]")) return;
-      if (at.closest?.("button") && [" ", "Enter"].includes(event.key)) return;  // it presses that button
+      // It presses that button; the one of a list just closed keeps the focus for a moment, and presses nothing.
+      if (at.closest?.("button") && (help.open || !help.contains(at)) && [" ", "Enter"].includes(event.key)) return;
       const action = KEYS[event.key] ?? KEYS[event.key.toLowerCase()];
       if (!action || (help.open && action !== "keys")) return;
       event.preventDefault();
@@ -75,6 +78,24 @@ async function render({ model, el }) {
     for (const [action, button] of Object.entries(buttons)) button.disabled = (state.off ?? []).includes(action);
   };
   const tell = () => (said.textContent = held.get("said"));
+
+  // Python is gone when its beat stands still: then nothing on the page is live any more, whatever it says.
+  const gone = element("div", { className: "paci-lab-gone", dir: texts.direction });
+  gone.setAttribute("role", "status");
+  el.append(gone);
+  let heard = performance.now();
+  const hear = () => {
+    heard = performance.now();
+    watch();
+  };
+  const watch = () => {
+    const silent = performance.now() - heard > SILENT_MS;
+    if (silent === Boolean(gone.textContent)) return;
+    gone.textContent = silent ? texts.ended : "";
+    el.closest(".paci-lab-race")?.classList.toggle("paci-lab-silent", silent);
+  };
+  const watching = setInterval(watch, 1000);
+  held.on("change:beat", hear);
   held.on("change:state", show);
   held.on("change:said", tell);
   show();
@@ -104,6 +125,8 @@ async function render({ model, el }) {
     measure.disconnect();
     held.off("change:state", show);
     held.off("change:said", tell);
+    held.off("change:beat", hear);
+    clearInterval(watching);
   };
 }
 

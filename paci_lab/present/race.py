@@ -111,12 +111,19 @@ class Racer:
             given["recording"] = str(self.recording)
         return json.loads(json.dumps(given))
 
+    @property
+    def trains(self) -> TrainSpec:
+        """What it trains, or what its recording trained."""
+        return self.spec or RunDir.open(self.recording).spec()
+
     def details(self) -> str:
         """Its name, and with what it learns: a race with another learning rate is another race."""
-        spec = self.spec or RunDir.open(self.recording).spec()
+        spec = self.trains
         words = {"name": self.name, "optimizer": spec.optimizer, "rate": spec.learning_rate}
         if self.recording is not None and self.feed.end_ns == 0:
             return _("{name}: {optimizer}, learning rate {rate:g} (recorded without a trace)").format(**words)
+        if self.name.endswith(f"learning rate {spec.learning_rate:g}"):  # what tells it from the other side
+            return _("{name}: {optimizer}").format(**words)
         return _("{name}: {optimizer}, learning rate {rate:g}").format(**words)
 
     def start(self, folder: Path) -> threading.Thread:
@@ -238,8 +245,8 @@ class Race:
             thread.start()
         return threads
 
-    def label(self, *, replayed: bool) -> str:
-        """Where its figures come from, in words for everybody to read."""
+    def label(self, phase: str, *, replayed: bool) -> str:
+        """Where its figures come from, in words for everybody to read; `phase` as of `Presentation`."""
         recordings = [racer.recording for racer in self.racers if racer.recording is not None]
         if recordings:
             return "; ".join(dict.fromkeys(map(recorded_label, recordings)))
@@ -247,4 +254,8 @@ class Race:
         measured = _("measured on paced devices") if paced else _("measured")
         if replayed:
             return _("{measured}, replay of this race").format(measured=measured)
+        if phase == "ready":
+            return _("to be run live")
+        if phase == "held":
+            return _("{measured}, held").format(measured=measured)
         return _("{measured}, live").format(measured=measured)

@@ -22,6 +22,7 @@ from paci_lab.present.charts import GanttLane
 from paci_lab.present.front import Keys
 from paci_lab.present.race import Race
 from paci_lab.present.scenes import Scene, Simulated, scenes
+from paci_lab.present.sides import scene_words
 from paci_lab.present.words import text_html, title_html
 from paci_lab.show.front import starting_theme
 from paci_lab.show.notebook import Problems, listen_while_busy
@@ -32,6 +33,7 @@ __all__ = ["Presentation"]
 
 _EVENTS = 3000  # of a run, for its version gaps
 _WORDS_S = 0.45  # between two changes of what is said
+_BEAT_S = 2.0  # between two signs of life
 _NICE = 10  # the drawing thread gives way to the ranks
 _SPEEDS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -74,6 +76,7 @@ class Presentation:
         self._shown: list[Any] = []
         self._enders: list[threading.Thread] = []
         self._speed, self._rest_until = _SPEEDS.index(1.0), 0.0
+        self._beat_at = 0.0
         self._enter(0)
         self._thread = threading.Thread(target=self._follow, name="paci-lab presentation", daemon=True)
         self._thread.start()
@@ -150,23 +153,27 @@ class Presentation:
             )
             for lane, trace in zip(scene.lanes, traces, strict=True)
         ] or [racer.details() for racer in self.race.racers]
-        self._text.value = text_html(scene.text)
+        racers = self.race.racers
+        target = racers[0].target if racers else None
+        self._title, text = scene_words(scene, [r.trains for r in racers], [r.name for r in racers], target)
+        self._text.value = text_html(text)
         for lane, name in zip(self.lanes, [*names, ""], strict=False):
             lane.name.value = text_html(name)
         self.lanes[1].widget.layout.display = "" if len(names) > 1 else "none"
         self.board.clear(shown=bool(self.race.racers))
         self._restart_charts()
-        self._say(f"{scene.title}. {scene.text}")
+        self._say(f"{self._title}. {text}")
 
     def _restart_charts(self) -> None:
         for lane in self.lanes:
             lane.clear()
-        self._told_at = 0.0
         self._show_state()
 
     def _start_runs(self) -> None:
         for ender in self._enders:  # two races at once would slow each other
-            ender.join()
+            while ender.is_alive():
+                ender.join(_BEAT_S)
+                self._beat()
         self._enders.clear()
         self.race.start(self._folder / time.strftime(f"{self.scene.key}-%Y%m%d-%H%M%S-{os.getpid()}"))
         self.phase = "starting"
@@ -221,13 +228,21 @@ class Presentation:
                 while not self._asked.empty():
                     self._obey(self._asked.get())
                 drew = self.tick()
-            listen_while_busy(self.keys)
             computing = any(r.feed is not None and r.feed.on_cores and not r.feed.ended for r in self.race.racers)
             rest = rest_s(time.monotonic() - began, time.thread_time() - worked if drew and computing else 0.0)
             if drew:
                 self._rest_until = time.monotonic() + rest
-            self._wake.wait(rest)
+            self._beat()
+            while not self._wake.wait(min(rest, _BEAT_S)) and rest > _BEAT_S:
+                rest -= _BEAT_S
+                self._beat()
             self._wake.clear()
+
+    def _beat(self) -> None:
+        """A sign of life for the page, and its keys can be heard."""
+        if time.monotonic() - self._beat_at > _BEAT_S:
+            self.keys.beat, self._beat_at = self.keys.beat + 1, time.monotonic()
+        listen_while_busy(self.keys)
 
     def tick(self) -> bool:
         """Read what is new and draw what it changes; True when it drew."""
@@ -247,12 +262,13 @@ class Presentation:
     # -- what is said ---------------------------------------------------------------------------------------------
     def _tell(self, at: list[int], now: float, room: tuple[float, ...]) -> None:
         self._told_at = now
-        label = self.race.label(replayed=self._replayed) if self.race.racers else _("simulated")
-        self._head.value = title_html(self.number + 1, len(self.scenes), self.scene.title, label)
+        label = self.race.label(self.phase, replayed=self._replayed) if self.race.racers else _("simulated")
+        self._head.value = title_html(self.number + 1, len(self.scenes), self._title, label)
         if not self.race.racers:
             return
         counts_until = self.phase in ("ready", "held", "play", "pause")
-        gaps = [shown.window(until, _EVENTS)[0].version_gap_max() for shown, until in zip(self._shown, at, strict=True)]
+        seen = [shown.window(until, _EVENTS)[0] for shown, until in zip(self._shown, at, strict=True)]
+        gaps = [trace.version_gap_max() if len(trace) else [] for trace in seen]
         until_s = [ns / 1e9 if counts_until else float("inf") for ns in at]
         said, before = self.board.said, None
         if self.phase == "ready":
@@ -274,5 +290,8 @@ class Presentation:
         off = [action for action, last in (("previous", 0), ("next", len(self.scenes) - 1)) if self.number == last]
         if not self._speed_counts:
             off += ["slower", "faster"]
-        speed = _("live") if self._live else f"{_SPEEDS[self._speed]:g}×"
+        speed = f"{_SPEEDS[self._speed]:g}×"
+        if self._live:
+            speed = _("held") if self.phase == "held" else _("live")
+        self._told_at = 0.0  # what is said of the figures changes with it
         self.keys.state = {"toggle": words[self.phase], "speed": speed, "off": off, "phase": self.phase}
