@@ -230,6 +230,32 @@ def test_half_a_character_in_a_function_is_told(monkeypatch):
     assert r"enough holds '\ud800', which is half a character" in check(ENOUGH, enough).sentence
 
 
+@pytest.mark.parametrize("number", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
+def test_a_function_that_ends_the_process_above_it_is_told_and_run_once(tmp_path, monkeypatch, number):
+    assert check(ENOUGH, enough).passed
+    monkeypatch.setattr(client, "PATIENCE_S", 10)
+    written = tmp_path / "pids"
+    source = (
+        "import os, signal, subprocess, time\n"
+        "def f(stages, most):\n"
+        "    p = subprocess.Popen(['sleep', '500'], start_new_session=True)\n"
+        f"    print(p.pid, file=open({str(written)!r}, 'a'), flush=True)\n"
+        f"    open({str(tmp_path / 'folder')!r}, 'w').write(os.getcwd())\n"
+        f"    os.kill(os.getppid(), signal.{number})\n"
+        "    time.sleep(500)\n"
+    )
+    feedback = judge(dataclasses.replace(find(ENOUGH), seconds=1), source, "f")
+    assert feedback.state == "failed" and "ended the process that checks it" in feedback.sentence
+    (pid,), (folder,) = (lines.split() for lines in (written.read_text(), (tmp_path / "folder").read_text()))
+    assert not Path(folder).exists()
+    # Whose child it is now depends on the machine; one that nobody has waited for yet is dead as well.
+    assert wait_for(
+        lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    )
+    monkeypatch.undo()
+    assert check(ENOUGH, enough).passed
+
+
 # -- the server -------------------------------------------------------------------------------------------------------
 def test_a_server_that_was_killed_is_started_again():
     assert check(ENOUGH, enough).passed

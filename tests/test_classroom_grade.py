@@ -94,6 +94,7 @@ def test_hostile_and_broken_files_get_a_sentence(tmp_path, capsys, monkeypatch):
     folder.mkdir()
     hand_in(folder, "loops", **{"00_bubble": (True, "import os\nos.fork()\nwhile True: pass\n")})
     hand_in(folder, "lies", **{"00_bubble": (True, "import os\nfor n in range(3, 30):\n  try: os.write(n, b'{\"end\": true}\\n')\n  except OSError: pass\nos._exit(0)\n")})  # fmt: skip  # noqa: E501
+    hand_in(folder, "kills", **{"00_bubble": (True, "import os\nos.kill(os.getppid(), 9)\nos.kill(os.getpid(), 19)\n")})
     hand_in(folder, "deep", **{"00_bubble": (True, "-" * 45_000 + "1")})
     hand_in(folder, "[red]x[", **{"00_bubble": (True, "\ud800")})
     million = {f"{n}": {"passed": True, "source": "", "name": ""} for n in range(40_000)}
@@ -124,6 +125,8 @@ def test_hostile_and_broken_files_get_a_sentence(tmp_path, capsys, monkeypatch):
     assert states["completion-loops.json"]["state"] == "claimed"
     assert "was stopped after" in states["completion-loops.json"]["sentence"]
     assert states["completion-lies.json"]["state"] == states["completion-deep.json"]["state"] == "claimed"
+    assert states["completion-kills.json"]["state"] == "claimed"
+    assert "ended the process that checks it" in states["completion-kills.json"]["sentence"]
     assert states["million.json"]["state"] == "missing" and states["wrong.json"]["state"] == "failed"
     assert states["long.json"]["state"] == "failed" and "\x1b" not in err + out
     left_out = {row["file"] for row in found["left_out"]}

@@ -108,6 +108,8 @@ def _trouble(exercise: Exercise, case: Case, problem: dict[str, Any] | None, ans
             return words.format(**at)
         at["seconds"] = exercise.seconds
         return _("With {case}: your function was stopped after {seconds} s. Does a loop never end?").format(**at)
+    if answer["ended"] == "server":
+        return _("Your function ended the process that checks it. Let it end no process but those that it starts.")
     if answer["ended"] == "killed":
         at["signal"] = answer["detail"]
         return _("With {case}: the process of your function was killed (signal {signal}).").format(**at)

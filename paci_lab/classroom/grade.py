@@ -99,7 +99,7 @@ def _state(exercise: Exercise, answer: Any) -> tuple[str, str]:
             try:
                 feedback = judge(exercise, source, name)
             except RunFailed as error:
-                return "failed", printable(error)
+                return "claimed" if claimed else "failed", printable(error)
             if feedback.passed:
                 return "passed", printable(feedback.sentence)
             return "claimed" if claimed else "failed", printable(feedback.sentence)
