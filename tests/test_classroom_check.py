@@ -252,7 +252,6 @@ def test_a_function_that_ends_the_process_above_it_is_told_and_run_once(tmp_path
     assert wait_for(
         lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
     )
-    monkeypatch.undo()
     assert check(ENOUGH, enough).passed
 
 
