@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -111,7 +112,10 @@ def test_an_order_that_differs_is_drawn_over_the_reference():
         return [f"{kind}{k}" for kind in "FB" for k in range(m)]
 
     feedback = check("02-order", order)
-    assert "With 1 stage and m = 2: on stage 0, entry 1 of its list is 'F1'; right is 'B0'." in feedback.sentence
+    words = "on stage 0, entry 1 of its list is 'F1'; right is 'B0'. Entries are counted from 0."
+    assert f"With 1 stage and m = 2: {words}" in feedback.sentence
+    # On one stage the two charts would look the same: the first case that shows a difference is drawn.
+    assert "With 2 stages and m = 2" in feedback.figure.layout.title.text
     assert [note.text for note in feedback.figure.layout.annotations if "yours" in (note.text or "")]
 
 
@@ -152,6 +156,10 @@ MISBEHAVES = {
     "import paci_lab.classroom.values as v; v.encode = None; return 1": "right is 9",
     "import os; os.write(5, b'[' * 100_000); return 1": "With",
     "import sys; sys.stdout = None; return 1": "right is 9",
+    "open('large', 'wb').truncate(65 << 20)": "raises OSError: [Errno 27] File too large, in the line: open(",
+    "raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})()": "raises Odd, in the line: raise type",
+    "raise ValueError(chr(0xD800))": r"raises ValueError: \ud800, in",
+    "return 1.0": "gives 1.0, which is a float, and right is a whole number. Use // in place of /, or int().",
 }
 
 
@@ -163,10 +171,16 @@ def test_a_function_that_misbehaves_gets_a_sentence(body):
     assert check(ENOUGH, enough).passed  # and the next one is checked as ever
 
 
-@pytest.mark.parametrize("body", ["while True: pass", "import time; time.sleep(1000)"])
-def test_a_function_that_does_not_end_is_stopped(body):
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("while True: pass", "was stopped after"),
+        ("import time; time.sleep(1000)", "was stopped after 2 s by the clock"),
+    ],
+)
+def test_a_function_that_does_not_end_is_stopped(body, says):
     feedback = judge(dataclasses.replace(find(ENOUGH), seconds=1), f"def f(stages, most):\n    {body}\n", "f")
-    assert "was stopped after" in feedback.sentence
+    assert says in feedback.sentence
 
 
 def test_what_a_function_starts_ends_with_it(tmp_path):
@@ -184,6 +198,7 @@ def test_what_is_no_python_is_told():
         assert "not Python" in judge(find(ENOUGH), source, "f").sentence
     for source in ("f = 1\0", "-" * 45_000 + "1", "x" + "+x" * 20_000, "f = '\ud800'"):
         assert not judge(find(ENOUGH), source, "f").passed
+    assert "not Python: UnicodeEncodeError" in judge(find(ENOUGH), "f = '\ud800'", "f").sentence
     assert "raises KeyError: 'f'" in judge(find(ENOUGH), "g = 1", "f").sentence
 
 
@@ -208,6 +223,36 @@ def test_attributes_and_locals_are_not_taken_for_outside_names():
     assert "MODEL =" not in gather(f).split("def f")[0] and "FACTOR = 1" in gather(f)
     with pytest.raises(NotTaken):
         gather(len)
+
+
+def test_half_a_character_in_a_function_is_told(monkeypatch):
+    monkeypatch.setattr("inspect.getsource", lambda function: "def enough(stages, most):\n    return '\ud800'\n")
+    assert r"enough holds '\ud800', which is half a character" in check(ENOUGH, enough).sentence
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
+def test_a_function_that_ends_the_process_above_it_is_told_and_run_once(tmp_path, monkeypatch, number):
+    assert check(ENOUGH, enough).passed
+    monkeypatch.setattr(client, "PATIENCE_S", 10)
+    written = tmp_path / "pids"
+    source = (
+        "import os, signal, subprocess, time\n"
+        "def f(stages, most):\n"
+        "    p = subprocess.Popen(['sleep', '500'], start_new_session=True)\n"
+        f"    print(p.pid, file=open({str(written)!r}, 'a'), flush=True)\n"
+        f"    open({str(tmp_path / 'folder')!r}, 'w').write(os.getcwd())\n"
+        f"    os.kill(os.getppid(), signal.{number})\n"
+        "    time.sleep(500)\n"
+    )
+    feedback = judge(dataclasses.replace(find(ENOUGH), seconds=1), source, "f")
+    assert feedback.state == "failed" and "ended the process that checks it" in feedback.sentence
+    (pid,), (folder,) = (lines.split() for lines in (written.read_text(), (tmp_path / "folder").read_text()))
+    assert not Path(folder).exists()
+    # Whose child it is now depends on the machine; one that nobody has waited for yet is dead as well.
+    assert wait_for(
+        lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    )
+    assert check(ENOUGH, enough).passed
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
@@ -243,7 +288,17 @@ def test_progress_survives_spoiled_lines_and_never_goes_back(tmp_path):
         file.write('[1\n"x"\n{"exercise": 3}\n\xff\n{"exercise": "02-order", "passed": tr')
     recorded.keep("02-order", False, "def g(): pass", "g")
     recorded.keep(ENOUGH, False, "def f(): 1", "f")
-    assert {name: done.passed for name, done in recorded.done().items()} == {ENOUGH: True, "02-order": False}
+    odd = {"passed": True, "source": "def h():\n    return 'a\u2028b\u2029c\x85d'", "name": "h"}
+    with open(recorded.FILE, "a", encoding="utf-8") as file:  # as earlier versions wrote it
+        file.write(json.dumps({"exercise": "05-a", **odd}, ensure_ascii=False) + "\n")
+    recorded.keep("06-a", True, odd["source"] + "\ud800", "h")
+    assert [recorded.done().pop(name).source for name in ("05-a", "06-a")] == [odd["source"], odd["source"] + "\ud800"]
+    assert {name: done.passed for name, done in recorded.done().items()} == {
+        ENOUGH: True,
+        "02-order": False,
+        "05-a": True,
+        "06-a": True,
+    }
 
 
 def test_notebooks_side_by_side_lose_nothing(tmp_path):

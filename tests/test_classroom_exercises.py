@@ -6,11 +6,14 @@ import json
 import re
 
 import pytest
+import torch
 
 from paci_lab import InputError
 from paci_lab.classroom import client
 from paci_lab.classroom.checking import judge
-from paci_lab.classroom.exercise import Exercise, every_exercise
+from paci_lab.classroom.compare import close_tensor
+from paci_lab.classroom.draw import draw_order
+from paci_lab.classroom.exercise import Case, Exercise, every_exercise, find
 from paci_lab.classroom.hints import hint
 from paci_lab.classroom.quizzes import FOLDER, read_questions
 from paci_lab.classroom.values import decode, encode
@@ -75,10 +78,34 @@ def test_every_known_mistake_is_told_by_its_sentence(exercise: Exercise):
         assert feedback.state == "failed" and feedback.sentence.endswith(wrong.sentence), feedback
 
 
+@pytest.mark.parametrize("name", ["01-loop", "01-unequal"])
+def test_a_loop_that_leaves_no_gradient_is_asked_for_backward(name):
+    feedback = judge(find(name), "def f(model, x, y, parts):\n    return model(x).sum()\n", "f")
+    assert "nothing is in .grad afterwards. Do you call backward()" in feedback.sentence
+
+
+def test_a_tensor_that_differs_is_told_in_plain_words():
+    compare = close_tensor()
+    assert compare(torch.tensor([0.0, 2.0]), torch.tensor([2.0, 0.0])) == (
+        "its numbers are wrong: they are off by 141% of the size of the right ones."
+    )
+    assert "all should be 0" in compare(torch.ones(2), torch.zeros(2))
+
+
+def test_two_orders_that_are_equal_are_not_drawn():
+    case = Case((2, 2), "2 stages")
+    right = [["F0", "F1", "B0", "B1"], ["F0", "B0", "F1", "B1"]]
+    assert draw_order(right, right, case) is None and draw_order(right[::-1][:1], right[:1], case) is None
+    assert draw_order([right[0]] * 2, right, case) is not None
+    loop = find("09-1")
+    seen = [loop.call(function, *loop.cases[0].arguments) for function in (loop.mistakes[0].function, loop.reference)]
+    assert loop.draw(*seen, loop.cases[0]) is None  # it differs in its gradients, and in no operation
+
+
 def test_hints_are_folded_into_each_other_and_end_with_the_solution():
     html = hint("01-loop")._repr_html_()
     assert html.count("<details") == 4 and html.index("</details>") > html.index("The solution")
-    assert "mean_loss(model, xs, ys) / parts" in html and "BEGIN SOLUTION" not in html
+    assert "mean_loss_of(model, xs, ys) / parts" in html and "BEGIN SOLUTION" not in html
 
 
 # -- questions --------------------------------------------------------------------------------------------------------

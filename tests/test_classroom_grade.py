@@ -7,6 +7,7 @@ import json
 import os
 
 import pytest
+import rich.console
 
 from paci_lab import InputError
 from paci_lab.classroom import client, progress, recorded
@@ -70,7 +71,20 @@ def test_a_class_is_graded_in_one_table(tmp_path, capsys):
     assert found["ada"]["exercises"]["01-loop"]["state"] == "missing" and found["ada"]["solved"] == 1
     assert found["bob"]["exercises"]["00-bubble"]["state"] == "claimed" and found["bob"]["file"].startswith("deeper")
     assert found["eve"]["exercises"]["00-bubble"]["state"] == "passed"
-    assert "✗!" in err and "bob, 00-bubble: With one stage" in err
+    assert "bob, 00-bubble: With one stage" in err
+
+
+def test_the_table_of_a_class_fits_into_80_columns(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "paci_lab.commands.common.console", lambda: rich.console.Console(stderr=True, highlight=False, width=80)
+    )
+    hand_in(tmp_path, "Ada Augusta Lovelace", **{"00_bubble": (True, RIGHT), "02_order": (False, "def f(:")})
+    hand_in(tmp_path, "bob", **{"00_bubble": (True, WRONG)})
+    assert main(["grade", str(tmp_path)]) == 0
+    lines = [line.split() for line in capsys.readouterr().err.splitlines()]
+    rest = ["·", "··", "·", "·", "··", "·", "·" * 8]
+    assert ["Ada", "Augusta", "Lovelace", f"1/{len(every_exercise())}", "✓", "····", "·✗", *rest] in lines
+    assert ["bob", f"0/{len(every_exercise())}", "!", "····", "··", *rest] in lines
 
 
 def test_hostile_and_broken_files_get_a_sentence(tmp_path, capsys, monkeypatch):
@@ -80,6 +94,7 @@ def test_hostile_and_broken_files_get_a_sentence(tmp_path, capsys, monkeypatch):
     folder.mkdir()
     hand_in(folder, "loops", **{"00_bubble": (True, "import os\nos.fork()\nwhile True: pass\n")})
     hand_in(folder, "lies", **{"00_bubble": (True, "import os\nfor n in range(3, 30):\n  try: os.write(n, b'{\"end\": true}\\n')\n  except OSError: pass\nos._exit(0)\n")})  # fmt: skip  # noqa: E501
+    hand_in(folder, "kills", **{"00_bubble": (True, "import os\nos.kill(os.getppid(), 9)\nos.kill(os.getpid(), 19)\n")})
     hand_in(folder, "deep", **{"00_bubble": (True, "-" * 45_000 + "1")})
     hand_in(folder, "[red]x[", **{"00_bubble": (True, "\ud800")})
     million = {f"{n}": {"passed": True, "source": "", "name": ""} for n in range(40_000)}
@@ -108,11 +123,14 @@ def test_hostile_and_broken_files_get_a_sentence(tmp_path, capsys, monkeypatch):
     found = json.loads(out)
     states = {row["file"]: row["exercises"]["00-bubble"] for row in found["learners"]}
     assert states["completion-loops.json"]["state"] == "claimed"
-    assert "was stopped after 1 s" in states["completion-loops.json"]["sentence"]
+    assert "was stopped after" in states["completion-loops.json"]["sentence"]
     assert states["completion-lies.json"]["state"] == states["completion-deep.json"]["state"] == "claimed"
+    assert states["completion-kills.json"]["state"] == "claimed"
+    assert "ended the process that checks it" in states["completion-kills.json"]["sentence"]
     assert states["million.json"]["state"] == "missing" and states["wrong.json"]["state"] == "failed"
     assert states["long.json"]["state"] == "failed" and "\x1b" not in err + out
     left_out = {row["file"] for row in found["left_out"]}
+    assert all("Ask for it again, or take it out" in row["why"] for row in found["left_out"])
     names = ("other", "list", "text", "nested", "large", "bytes", "folder", "link", "pipe")
     assert left_out == {f"{name}.json" for name in names}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -55,8 +56,7 @@ def judge(exercise: Exercise, source: str, name: str) -> Feedback:
                 sentence = _("With {case}: {difference}").format(case=case.words, difference=difference)
                 if (why := _known_mistake(exercise, values)) is not None:
                     sentence += " " + why
-                figure = exercise.draw(got, expected, case) if exercise.draw is not None else None
-                return Feedback("failed", sentence, printed, figure)
+                return Feedback("failed", sentence, printed, _figure(exercise, values))
     if len(values) == len(exercise.cases) and problem is None and answer["ended"] == "well":
         words = _("{title} is solved.").format(title=exercise.title)
         return Feedback("passed", words, printed)
@@ -102,12 +102,30 @@ def _trouble(exercise: Exercise, case: Case, problem: dict[str, Any] | None, ans
             return _("With {case}: your function leaves Python with sys.exit; let it return instead.").format(**at)
         return _("With {case}: your function returns something that is too large or cannot be read.").format(**at)
     if answer["ended"] == "time":
+        if answer["detail"] != signal.SIGXCPU:
+            at["seconds"] = 2 * exercise.seconds
+            words = _("With {case}: your function was stopped after {seconds} s by the clock. What does it wait for?")
+            return words.format(**at)
         at["seconds"] = exercise.seconds
         return _("With {case}: your function was stopped after {seconds} s. Does a loop never end?").format(**at)
+    if answer["ended"] == "server":
+        return _("Your function ended the process that checks it. Let it end no process but those that it starts.")
     if answer["ended"] == "killed":
         at["signal"] = answer["detail"]
         return _("With {case}: the process of your function was killed (signal {signal}).").format(**at)
     return _("With {case}: your function ended its process instead of returning.").format(**at)
+
+
+def _figure(exercise: Exercise, values: list[Any]) -> Any:
+    """The chart of the first case that is wrong and shows it; None when no chart does."""
+    if exercise.draw is None:
+        return None
+    for case, got in zip(exercise.cases, values, strict=False):
+        expected = exercise.call(exercise.reference, *case.arguments)
+        if exercise.compare(got, expected) is not None:
+            if (figure := exercise.draw(got, expected, case)) is not None:
+                return figure
+    return None
 
 
 def _known_mistake(exercise: Exercise, values: list[Any]) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import io
 import json
 import linecache
 import os
@@ -29,6 +30,9 @@ FILE = "<your function>"
 
 MEMORY_BYTES = 1 << 30
 """Address space that a function may take beside what is there already."""
+
+FILE_BYTES = 64 << 20
+"""The largest file that a function may write: its folder is on the learner's disk until the check has ended."""
 
 _DEATH = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
@@ -60,7 +64,7 @@ def run(request: dict[str, Any], results: int, printed: int) -> None:
         while data:
             data = data[os.write(results, data) :]
 
-    linecache.cache[FILE] = (len(request["source"]), None, request["source"].splitlines(True), FILE)
+    linecache.cache[FILE] = (len(request["source"]), None, list(io.StringIO(request["source"])), FILE)
     space: dict[str, Any] = {"__name__": "__main__"}
     try:
         tree = ast.parse(request["source"], FILE)
@@ -91,12 +95,15 @@ def _seed() -> None:
 
 
 def _limit(seconds: int) -> None:
-    """Processor time, address space, core dumps; and an alarm, for a function that only sleeps when nobody watches."""
+    """Processor time, memory, size of a file, core dumps; and an alarm, for nobody may watch one that sleeps."""
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(2 * seconds + 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    most = FILE_BYTES if hard == resource.RLIM_INFINITY else min(hard, FILE_BYTES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # Python ignores its signal, so a write raises OSError
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             now = int(file.read().split()[0]) * resource.getpagesize()
@@ -110,11 +117,20 @@ def _limit(seconds: int) -> None:
 
 def _problem(error: BaseException) -> dict[str, Any]:
     """What went wrong, in a word that the sentence is chosen by, with the learner's own line."""
-    words = f"{type(error).__name__}: {error}"[:500]
-    if isinstance(error, SyntaxError) and error.filename == FILE:
-        return {"problem": "syntax", "words": words, "line": ""}
+    try:
+        words = f"{type(error).__name__}: {error}"[:500]
+    except BaseException:  # it is the learner's class, and so is its __str__
+        words = type(error).__name__
+    words = words.encode(errors="backslashreplace").decode()  # no page and no terminal can show half a character
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
     line = frames[-1].line.strip()[:200] if frames and frames[-1].line else ""
+    if (
+        isinstance(error, SyntaxError)
+        and error.filename == FILE
+        or isinstance(error, UnicodeEncodeError)
+        and not frames
+    ):
+        return {"problem": "syntax", "words": words, "line": ""}
     if isinstance(error, MemoryError) or "can't allocate memory" in words:
         kind = "memory"
     elif isinstance(error, SystemExit):

@@ -26,7 +26,7 @@ def close(*, relative: float = 1e-3, absolute: float = 1e-9) -> Callable[[Any, A
             for place, (one, other) in enumerate(zip(got, expected, strict=True)):
                 if (difference := compare(one, other)) is not None:
                     words = {"place": place, "difference": difference}
-                    return _("at place {place} of what it returns, {difference}").format(**words)
+                    return _("at place {place} (counted from 0) of what it returns, {difference}").format(**words)
             return None
         if (wrong := _no_number(got)) is not None:
             return wrong
@@ -46,6 +46,9 @@ def same() -> Callable[[Any, Any], str | None]:
             return _same_list(got, expected)
         if got is None and expected is not None:
             return _nothing()
+        if type(expected) is int and type(got) is float and math.isfinite(got):
+            words = _("it gives {got}, which is a float, and right is a whole number. Use // in place of /, or int().")
+            return words.format(got=describe(got))
         if type(expected) is int and type(got) is not int:
             return _("it gives {got}, and not a whole number.").format(got=describe(got))
         return None if type(got) is type(expected) and got == expected else _unequal(got, expected)
@@ -67,14 +70,17 @@ def same_orders() -> Callable[[Any, Any], str | None]:
     return compare
 
 
-def close_tensor(*, relative: float = 1e-4) -> Callable[[Any, Any], str | None]:
-    """Tensors of one shape whose difference is short beside the reference; a wrong factor is told as a factor."""
+def close_tensor(*, relative: float = 1e-4, none: str | None = None) -> Callable[[Any, Any], str | None]:
+    """Tensors of one shape whose difference is short beside the reference; a wrong factor is told as a factor.
+
+    `none` is what to say of None, where that is not what the learner's function returns.
+    """
 
     def compare(got: Any, expected: Any) -> str | None:
         import torch
 
         if got is None:
-            return _nothing()
+            return none or _nothing()
         if not isinstance(got, torch.Tensor):
             return _("it gives {got}, and not a tensor.").format(got=describe(got))
         expected = expected.detach().double()
@@ -90,8 +96,10 @@ def close_tensor(*, relative: float = 1e-4) -> Callable[[Any, Any], str | None]:
         factor = float((got * expected).sum()) / length**2 if length else 0.0
         if factor > 0 and float((got - factor * expected).norm()) <= relative * abs(factor) * length:
             return _("it gives {factor:.3g} times what is right.").format(factor=factor)
-        share = error / length if length else math.inf
-        return _("it gives something that is {share:.2g} times its length away from what is right.").format(share=share)
+        if not length:
+            return _("it gives other numbers than 0, and all should be 0.")
+        sentence = _("its numbers are wrong: they are off by {share:.0%} of the size of the right ones.")
+        return sentence.format(share=error / length)
 
     return compare
 
@@ -108,7 +116,7 @@ def _same_list(got: Any, expected: list) -> str | None:
         elif type(one) is type(other) and one == other:
             continue
         words = {"place": place, "got": describe(one), "expected": describe(other)}
-        return _("entry {place} of its list is {got}; right is {expected}.").format(**words)
+        return _("entry {place} of its list is {got}; right is {expected}. Entries are counted from 0.").format(**words)
     if len(got) != len(expected):
         return _("its list has {got} entries; right is {expected}.").format(got=len(got), expected=len(expected))
     return None

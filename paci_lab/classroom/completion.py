@@ -89,7 +89,7 @@ class Progress:
         }
         path = Path.cwd() / f"{stem}.json"
         try:
-            path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
             path.with_suffix(".html").write_text(self._page(learner.strip()).html(), encoding="utf-8")
         except OSError as error:
             raise InputError("folder", path.parent, "a folder that can be written", f"change it ({error})") from None

@@ -55,12 +55,14 @@ class Exercise:
         difficulty, minutes: the badge; difficulty from 1 to 3.
         hints: three, each saying more than the one before.
         reference: a function that is right.
-        cases: from the smallest to the largest; the first that fails is the one that is told and drawn.
+        cases: from the smallest to the largest; the first that fails is told, and the first whose chart shows a
+            difference is drawn.
         compare: see `paci_lab.classroom.compare`.
         mistakes: wrong functions with what to say about them.
         call: how a function is called for one case, when not `function(*arguments)`: build a model with a fixed seed,
             call the function, return its gradients. It runs in the child and here, so it changes nothing global.
-        draw: (learner's value, reference's, case) -> a figure of the case that fails, or None when there is none.
+        draw: (learner's value, reference's, case) -> a figure of a case that fails, or None when it would
+            show no difference.
         seconds: processor time that all cases together may take; twice that by the clock.
     """
 

@@ -81,8 +81,8 @@ def read(folder: Path, path: Path) -> tuple[str, dict[str, Any]]:
         if file_inside(folder, path, most_bytes=MOST_BYTES) is None:
             raise InputError(str(path), _("nothing"), allowed, fix)
         document = parse_json(path.read_text(encoding="utf-8"))
-    except InputError:
-        raise
+    except InputError as error:  # it is no file to be read; what `file_inside` says to do is about a run
+        raise InputError(str(path), error.value, error.allowed, fix) from None
     except (OSError, ValueError) as error:
         raise InputError(str(path), _("its content"), allowed, f"{fix} ({error})") from None
     match document:
@@ -99,7 +99,7 @@ def _state(exercise: Exercise, answer: Any) -> tuple[str, str]:
             try:
                 feedback = judge(exercise, source, name)
             except RunFailed as error:
-                return "failed", printable(error)
+                return "claimed" if claimed else "failed", printable(error)
             if feedback.passed:
                 return "passed", printable(feedback.sentence)
             return "claimed" if claimed else "failed", printable(feedback.sentence)

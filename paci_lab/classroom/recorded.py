@@ -84,7 +84,7 @@ def _lines(folder: Path | None) -> list[Any]:
     except OSError:
         return []
     lines = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # and at nothing else that splitlines takes for an end: a source may hold U+2028
         try:
             lines.append(parse_json(line))
         except ValueError:
@@ -94,7 +94,7 @@ def _lines(folder: Path | None) -> list[Any]:
 
 def _append(line: dict[str, Any]) -> None:
     """Add a line. A folder that cannot be written keeps nothing, and the check is told all the same."""
-    data = (json.dumps({"time": round(time.time()), **line}, ensure_ascii=False) + "\n").encode()
+    data = (json.dumps({"time": round(time.time()), **line}) + "\n").encode()  # ASCII: a lone surrogate has no UTF-8
     try:
         file = os.open(FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     except OSError:

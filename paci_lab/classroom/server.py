@@ -4,9 +4,9 @@ The notebook's kernel holds the other ends of standard input and output. It cann
 this process has one thread and has imported torch, so a child is there in milliseconds. It ends when the kernel does,
 whatever way that goes, and when nobody has asked anything for ten minutes.
 
-A request is a line of JSON: {"exercise", "seconds", "source", "name"}. The answer is one as well: {"lines": what the
-child wrote, "printed": the beginning of what was printed, "printed_bytes", "ended": "well" | "time" | "left" |
-"killed", "detail": exit code or signal}.
+A request is a line of JSON: {"exercise", "seconds", "source", "name"}. The answer is `TAKEN` at once, and then a line
+of JSON: {"lines": what the child wrote, "printed": the beginning of what was printed, "printed_bytes", "ended":
+"well" | "time" | "left" | "killed", "detail": exit code or signal}.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import time
 from typing import Any
 
 from paci_lab.classroom import child
+from paci_lab.classroom.client import TAKEN, folders_of
 from paci_lab.classroom.exercise import every_exercise
 
 __all__ = ["PRINTED_BYTES", "RESULT_BYTES", "main"]
@@ -50,6 +51,7 @@ def main() -> None:
         line, waiting = _next_line(asked, waiting, parent)
         if line is None:
             return
+        os.write(answers, TAKEN)
         answer = (json.dumps(_check(json.loads(line), asked, answers, parent)) + "\n").encode()
         while answer:
             answer = answer[os.write(answers, answer) :]
@@ -77,7 +79,7 @@ def _next_line(asked: int, waiting: bytes, parent: int) -> tuple[bytes | None, b
 
 def _check(request: dict[str, Any], asked: int, answers: int, parent: int) -> dict[str, Any]:
     """Fork, watch until the child has ended or must be, clean up, and say how it went."""
-    with tempfile.TemporaryDirectory(prefix="paci-lab-check-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=folders_of(os.getpid()), ignore_cleanup_errors=True) as folder:
         return _watch(request | {"folder": folder}, asked, answers, parent)
 
 

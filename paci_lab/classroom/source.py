@@ -85,6 +85,11 @@ def _source(function: types.FunctionType) -> str:
     try:
         source = textwrap.dedent(inspect.getsource(function))
         tree = ast.parse(source)
+    except UnicodeEncodeError as error:
+        words = {"name": function.__name__, "character": ascii(error.object[error.start])}
+        raise NotTaken(
+            _("{name} holds {character}, which is half a character. Type that line again.").format(**words)
+        ) from None
     except (OSError, TypeError, SyntaxError):
         tree, source = None, ""
     if tree is None or not isinstance(tree.body[0], ast.FunctionDef):

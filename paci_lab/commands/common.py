@@ -95,9 +95,15 @@ def _value(text: str) -> Any:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, notes: Sequence[str] = (), left: int = 1
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    notes: Sequence[str] = (),
+    left: int = 1,
+    padding: int = 1,
 ) -> None:
-    """A table on the console; the first `left` columns are text, the rest figures."""
+    """A table on the console; the first `left` columns are text, the rest figures; `padding` is in characters."""
     table = Table(
         title=title,
         title_justify="left",
@@ -106,6 +112,7 @@ def print_table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
+        padding=(0, padding),
     )
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number < left else "right")

@@ -14,7 +14,8 @@ HELP = "check the completion files of a class again, offline, and print who solv
 EXAMPLE = "paci-lab grade collected/ --json grades.json"
 
 
-_SIGNS = {"passed": "✓", "failed": "✗", "missing": "·", "claimed": "✗!"}
+_SIGNS = {"passed": "✓", "failed": "✗", "missing": "·", "claimed": "!"}
+"""One character each: a lesson's marks stand side by side, and a class fits into 80 columns."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,20 +33,31 @@ def run(arguments: argparse.Namespace) -> int:
         graded, refused = grade(arguments.folder, say=lambda sentence: screen.print(sentence, markup=False))
     finally:
         client.stop()
-    exercises = [exercise.id for exercise in every_exercise()]
+    every = every_exercise()
+    lessons: dict[str, list[str]] = {}
+    for exercise in every:
+        lessons.setdefault(exercise.lesson, []).append(exercise.id)
+    words = "  ".join(f"{lesson} {', '.join(name[3:] for name in names)}" for lesson, names in lessons.items())
     several = {found.learner for found in graded if sum(found.learner == other.learner for other in graded) > 1}
     print_table(
         _("Exercises solved, checked again"),
-        [_("learner"), _("solved"), *exercises],
+        [_("learner"), _("solved"), *lessons],
         [
             (
                 escape(f"{found.learner} ({found.file})" if found.learner in several else found.learner),
-                f"{found.count('passed')}/{len(exercises)}",
-                *(_SIGNS[found.exercises[name][0]] for name in exercises),
+                f"{found.count('passed')}/{len(every)}",
+                *("".join(_SIGNS[found.exercises[name][0]] for name in names) for names in lessons.values()),
             )
             for found in graded
         ],
-        notes=[_("✓ passed   ✗ failed   · missing   ✗! claimed to pass, and does not")],
+        notes=[
+            _("✓ passed   ✗ failed   · missing   ! claimed to pass, and does not"),
+            _("A column is a lesson, and in it a mark is an exercise, in this order: {exercises}").format(
+                exercises=words
+            ),
+        ],
+        left=2 + len(lessons),
+        padding=0,  # names keep 35 of 80 columns
     )
     for found in graded:
         for name, (state, sentence) in found.exercises.items():

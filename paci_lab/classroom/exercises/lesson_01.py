@@ -81,6 +81,10 @@ def _padding_counted(model, x, y, parts):
         (_sum_of_losses(model, xs, ys) / y.numel()).backward()
 
 
+def _no_gradient() -> str:
+    return _("nothing is in .grad afterwards. Do you call backward(), and does nothing clear .grad after it?")
+
+
 def _loop() -> Exercise:
     return Exercise(
         id="01-loop",
@@ -91,7 +95,7 @@ def _loop() -> Exercise:
         hints=(
             _("Go through the micro-batches: x.chunk(parts) and y.chunk(parts). Call backward() for each."),
             _("PyTorch adds to .grad, so do not clear it inside the loop. What makes a sum of means a mean?"),
-            _("In the loop: (mean_loss(model, xs, ys) / parts).backward()"),
+            _("In the loop: (mean_loss_of(model, xs, ys) / parts).backward()"),
         ),
         reference=_right,
         call=_call,
@@ -100,7 +104,7 @@ def _loop() -> Exercise:
             Case((4, 2, 0), _("4 rows as 2 micro-batches")),
             Case((32, 8, 0), _("32 rows as 8 micro-batches")),
         ],
-        compare=close_tensor(),
+        compare=close_tensor(none=_no_gradient()),
         mistakes=[
             Mistake(_sum_of_means, _("Each micro-batch gives a mean. The mean of them all is their sum over parts.")),
             Mistake(_only_the_last, _("Only the last micro-batch is left: something clears .grad inside the loop.")),
@@ -127,7 +131,7 @@ def _unequal() -> Exercise:
             Case((8, 4, 2), _("8 rows, 2 of them short, as 4 micro-batches")),
             Case((32, 8, 8), _("32 rows, 8 of them short, as 8 micro-batches")),
         ],
-        compare=close_tensor(),
+        compare=close_tensor(none=_no_gradient()),
         mistakes=[
             Mistake(_mean_of_means, _("That is the mean of means: a target in a short row counts for more.")),
             Mistake(_sum_of_means, _("Those are means, added up. Divide sums by the targets of the window.")),
