@@ -6,11 +6,12 @@ import json
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 from engine_helpers import assert_run_is_replay, run_to_end
 
-from paci_lab import InputError, ScheduleError, simulate, validate
+from paci_lab import InputError, ScheduleError, open_run, simulate, validate
 from paci_lab.game import (
     Board,
     board_of,
@@ -27,6 +28,8 @@ from paci_lab.game import (
 )
 from paci_lab.game.assist import Help, next_step
 from paci_lab.game.progress import FILE, Progress
+from paci_lab.game.run import repeated
+from paci_lab.game.shown import outcome
 from paci_lab.schedules import Op, build_schedule, schedule_classes
 
 LEVELS = levels()
@@ -341,7 +344,7 @@ def test_the_view_says_and_keeps_what_happens(tmp_path):
     game.controls["load"].click()
     assert "Level Fill the pipeline" in play("gpipe", folder=tmp_path).front.board["said"]
     assert play(folder=tmp_path).board.level.id == "gpipe"  # the one played last
-    assert play("pair", folder=tmp_path).board.complete
+    assert play("pair", folder=tmp_path).front.board["said"].endswith("as you left it. Solved: par in every measure.")
     with pytest.raises(InputError, match="level"):
         play("none", folder=tmp_path)
 
@@ -353,9 +356,41 @@ def test_only_a_whole_board_can_run():
         board_spec(board)
 
 
+def test_seconds_of_a_run_are_explained_by_the_board():
+    board = Board("pair")
+    show_solution(board)
+    spec = board_spec(board)
+    assert repeated(spec, board) == "The run repeats the board 22 times, and a time unit of the board lasts 40 ms."
+    assert predicted(spec).makespan_ns == 22 * board.measures.makespan * 40 * 1e6
+
+
+@pytest.mark.slow
+def test_a_run_has_one_stop_button(tmp_path):
+    from ipywidgets import Button
+
+    from paci_lab.game.view import play
+
+    def buttons(widget) -> list[str]:
+        below = [name for child in getattr(widget, "children", ()) for name in buttons(child)]
+        return [*below, widget.description] if isinstance(widget, Button) else below
+
+    game = play("pair", folder=tmp_path)
+    game._heard({"do": "solution"})
+    game.controls["run"].click()
+    while game.controls["stop"].disabled:
+        assert not game.problems.last
+        time.sleep(0.05)
+    try:
+        shown = buttons(game.widget)
+        assert shown.count("Stop") == 1 and "Pause" in shown  # beside the live view, which could bring another
+    finally:
+        game.controls["stop"].click()
+    assert game.run.dir.failure()["message"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["zero", "stash"])
-def test_a_board_runs_on_real_ranks(name, tmp_path):
+def test_a_board_runs_on_real_ranks(name, tmp_path, monkeypatch):
     board = Board(name)
     show_solution(board)
     run = run_to_end(board_spec(board, unit_ms=10).replace(microbatches=3 * board.level.microbatches), tmp_path / "run")
@@ -368,3 +403,5 @@ def test_a_board_runs_on_real_ranks(name, tmp_path):
         assert order == list(run.spec.build_schedule().ops(rank))
     assert trace.source == "measured on paced devices" and predicted(run.spec).stages == board.level.stages
     assert "on paced ranks" in compared(run.spec, trace)
+    monkeypatch.chdir(tmp_path)
+    assert f"The run is in {tmp_path.resolve() / 'run'}. " in outcome(open_run("run"), board)[-1].value

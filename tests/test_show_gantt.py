@@ -6,12 +6,14 @@ import itertools
 import json
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 from paci_lab.errors import InputError
 from paci_lab.schedules import build_schedule
 from paci_lab.show.bars import Rows, bar_arrays, duration_text, fitting_numbers, held_steps, version_spans
 from paci_lab.show.gantt import STRIPS, gantt, gantt_pair, retheme, update_gantt
+from paci_lab.show.loss import loss_curves
 from paci_lab.show.palette import BACKWARD, DARK, FORWARD, LIGHT, contrast, ink_on, swap
 from paci_lab.simulate import Costs, simulate
 from paci_lab.trace import Trace, TraceEvent
@@ -271,3 +273,21 @@ def test_a_figure_that_changes_its_theme_is_one_made_in_it():
         retheme(figure, theme)
         update_gantt(figure, trace)
         assert figure.to_json() == gantt(trace, theme=theme, strips=STRIPS, title="a title").to_json()
+
+
+def test_a_figure_that_nothing_updates_changes_its_theme_whole():
+    trace = run()
+    for draw in (lambda theme: gantt(trace, theme=theme), lambda theme: pair(trace, theme)):
+        figure = draw("light")  # its headings too
+        retheme(figure, "dark")
+        assert figure.to_json() == draw("dark").to_json()
+    losses = {"a": [{"time_s": 1, "tokens": 9, "val_loss": 2.0}]}
+    figure = loss_curves(losses, target=2.5)
+    figure.layout.meta = {"gantt": {"theme": "light"}}
+    retheme(figure, "dark")
+    figure.layout.meta = None
+    assert figure.to_json() == loss_curves(losses, target=2.5, theme="dark").to_json()  # the target's line and name
+
+
+def pair(trace: Trace, theme: str) -> go.Figure:
+    return gantt_pair(trace, run("1f1b"), names=("one", "other"), theme=theme)

@@ -12,7 +12,9 @@ from paci_lab.schedules import build_schedule
 from paci_lab.show.explorer import explorer
 from paci_lab.show.front import moving_picture
 from paci_lab.show.gantt import STRIPS, gantt, gantt_pair, new_content, update_gantt
-from paci_lab.show.palette import BACKWARD, FORWARD, theme_named
+from paci_lab.show.loss import loss_curves
+from paci_lab.show.page_figure import PageFigure
+from paci_lab.show.palette import BACKWARD, DARK, FORWARD, LIGHT, theme_named
 from paci_lab.show.report import Chart, Section, write_report
 from paci_lab.show.spoken import MOST_ROWS, Spoken, details_html, summary, table_html
 from paci_lab.simulate import Costs, simulate
@@ -105,6 +107,10 @@ def test_a_figure_that_ends_a_cell_is_followed_by_its_words(monkeypatch):
     assert "application/vnd.plotly.v1+json" in chart
     assert words["text/html"].count("<table>") == 2 and "&lt;one&gt;: Gantt chart of 3 stages" in words["text/html"]
     assert "12 × forward" in words["text/html"]  # what is drawn now
+    # ... and a dark page has the dark theme's counterpart of every colour the chart's own, whoever draws it
+    assert words["text/html"].startswith("<style>") and isinstance(loss_curves({}), PageFigure)
+    red, green, blue = (int(LIGHT.muted[i : i + 2], 16) for i in (1, 3, 5))
+    assert f'[style*="fill: rgb({red}, {green}, {blue})"]{{fill:{DARK.muted} !important}}' in words["text/html"]
 
 
 def test_a_report_has_the_table_under_its_chart(tmp_path):

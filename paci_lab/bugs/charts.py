@@ -12,6 +12,7 @@ from paci_lab.bugs.seen import Seen
 from paci_lab.language import _, direction
 from paci_lab.show.gantt import gantt, gantt_pair
 from paci_lab.show.notebook import html_table
+from paci_lab.show.page_figure import PageFigure
 from paci_lab.show.palette import theme_named
 from paci_lab.trace import Trace
 
@@ -24,7 +25,7 @@ _TALLEST = {"loss": 1.6, "norm": 10.0}
 def curves(seen: Seen, reference: Seen, *, theme: str = "light") -> go.Figure:
     """Loss after each update on the left, length of each update's gradient on the right; two lines in each."""
     look = theme_named(theme)
-    figure = go.Figure()
+    figure = PageFigure()
     axis = {
         "gridcolor": look.grid,
         "zeroline": False,

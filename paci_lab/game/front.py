@@ -138,7 +138,9 @@ def _words() -> dict[str, str]:
         "hint": _("Hint"),
         "step": _("One step"),
         "solution": _("Solution"),
-        "keys": _(
+        "keys": _("In what is said here, 1B0 is the B0 of rank 1: stage 1's backward of micro-batch 0.")
+        + " "
+        + _(
             "Mouse: click or drag an operation onto the board; drag it off to take it back. Keyboard: arrows move the "
             "cursor, F B I W U place the next of their kind, a number before the letter chooses the micro-batch "
             "(2 F is F2), Backspace takes off, Ctrl+Z undoes."

@@ -11,7 +11,7 @@ from paci_lab.simulate import Costs, simulate
 from paci_lab.spec import TrainSpec
 from paci_lab.trace import Trace
 
-__all__ = ["UNIT_MS", "board_spec", "compared", "predicted"]
+__all__ = ["UNIT_MS", "board_spec", "compared", "predicted", "repeated"]
 
 UNIT_MS = 40.0
 """What a time unit of a level is on paced ranks."""
@@ -47,6 +47,13 @@ def board_spec(board: Board, *, unit_ms: float = UNIT_MS) -> TrainSpec:
 def predicted(spec: TrainSpec) -> Trace:
     """What the simulator says of a paced run, from the stated durations alone."""
     return simulate(spec.build_schedule(), Costs(forward_ms=spec.pace_forward_ms, backward_ms=spec.pace_backward_ms))
+
+
+def repeated(spec: TrainSpec, board: Board) -> str:
+    """How the seconds of a run come from the time units of the board, in a sentence."""
+    sentence = _("The run repeats the board {count} times, and a time unit of the board lasts {unit:g} ms.")
+    level = board.level
+    return sentence.format(count=spec.microbatches // level.microbatches, unit=spec.pace_forward_ms / level.forward)
 
 
 def compared(spec: TrainSpec, measured: Trace) -> str:

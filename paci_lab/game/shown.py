@@ -9,7 +9,7 @@ import ipywidgets as widgets
 from paci_lab.game.assist import Help
 from paci_lab.game.board import Board
 from paci_lab.game.levels import Level
-from paci_lab.game.run import compared, predicted
+from paci_lab.game.run import compared, predicted, repeated
 from paci_lab.game.score import Score
 from paci_lab.game.share import schedule_name
 from paci_lab.language import _, direction
@@ -46,7 +46,8 @@ def task_html(level: Level) -> str:
     if level.papers:
         papers = ", ".join(f"{name} (arXiv {number})" for name, number in level.papers)
         facts.append(_("Background: {papers}.").format(papers=papers))
-    style = "font-size:16px;line-height:1.5;max-width:70em"
+    # The room that is left over is where lines end: the page itself may run the other way.
+    style = "font-size:16px;line-height:1.5;max-width:70em;margin-inline-end:auto"
     return (
         f'<div dir="{direction()}" style="{style}"><p style="font-size:18px;margin:4px 0">{escape(level.goal)}</p>'
         f'<p style="margin:4px 0">{escape(" ".join(facts))}</p></div>'
@@ -77,6 +78,7 @@ def outcome(run: Run, board: Board) -> list[widgets.Widget]:
     page.on_page(lambda theme: retheme(chart, theme))
     command = f"paci-lab train --schedule {schedule_name(board)} --stages {spec.stages} --window {spec.window}"
     again = _("The run is in {folder}. The same schedule elsewhere: {command}")
-    where = sentence_widget(again.format(folder=run.path, command=command))
+    where = sentence_widget(again.format(folder=run.path.resolve(), command=command))
     words = widgets.HTML(figure.in_words())
-    return [sentence_widget(compared(spec, trace)), chart.in_page, page.in_page, words, where]
+    times = f"{compared(spec, trace)} {repeated(spec, board)}"
+    return [sentence_widget(times), chart.in_page, page.in_page, words, where]

@@ -24,6 +24,7 @@ from paci_lab.language import _
 from paci_lab.lessons import training
 from paci_lab.runtime.launch import Run, launch, new_folder
 from paci_lab.schedules import Op
+from paci_lab.show.live import live
 from paci_lab.show.notebook import Problems, listen_while_busy
 
 __all__ = ["Game", "play"]
@@ -113,7 +114,11 @@ class Game:
     def _open(self, level: Level) -> None:
         self.board, self.help = self.progress.board(level), self.progress.help(level)
         self._task.value = task_html(level)
-        self._show(self.progress.note or _("Level {title}: place the first operation.").format(title=level.title))
+        if any(self.board.lines):
+            said = _("Level {title}, as you left it.").format(title=level.title) + " " + score(self.board).words()
+        else:
+            said = _("Level {title}: place the first operation.").format(title=level.title)
+        self._show(self.progress.note or said)
 
     def _chose(self, change: Mapping[str, Any]) -> None:
         if not self._telling:
@@ -263,7 +268,7 @@ class Game:
         def start() -> None:
             with self.problems.caught():
                 self.run = launch(spec, self.folder / new_folder(spec))
-                view = self.run.live()
+                view = live(self.run.path)  # without a Stop of its own: the game's is there
                 self._ran.children = [view.widget]
                 self.controls["stop"].disabled = False
                 listen_while_busy(*self.controls.values())

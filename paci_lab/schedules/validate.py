@@ -154,15 +154,13 @@ class _Walk:
             self.gathered[stage].append(number)
         if kind == "U":
             window = list(schedule.window_microbatches(number))
-            if number != self.version[stage] or sorted(self.gathered[stage]) != window:
-                absent = sorted(set(window) - set(self.gathered[stage]))
-                self.fail(
-                    "window",
-                    op,
-                    f"update {self.version[stage]} must follow the backwards of its window, "
-                    f"not those of micro-batches {self.gathered[stage]}"
-                    + (f"; micro-batch {absent[0]} is missing" if absent else ""),
-                )
+            if number != self.version[stage]:
+                self.fail("window", op, f"the next update of stage {stage} is update {self.version[stage]}")
+            if sorted(self.gathered[stage]) != window:
+                absent, strange = set(window) - set(self.gathered[stage]), set(self.gathered[stage]) - set(window)
+                found = [(absent, "missing"), (strange, "of another window")]
+                wrong = "; ".join(f"{_these(those)} {words}" for those, words in found if those)
+                self.fail("window", op, f"update {number} must follow the backwards of its window: {wrong}")
             self.version[stage] += 1
             self.gathered[stage].clear()
         if kind in "FBI":
@@ -220,6 +218,12 @@ def _name(result: tuple[int, str, int] | None) -> str:
         return "nothing"
     stage, kind, microbatch = result
     return f"{stage}{'F' if kind == 'F' else 'B'}{microbatch}"
+
+
+def _these(microbatches: set[int]) -> str:
+    """ "micro-batch 0 is", "micro-batches 0, 1 and 2 are"."""
+    *others, last = map(str, sorted(microbatches))
+    return f"micro-batches {', '.join(others)} and {last} are" if others else f"micro-batch {last} is"
 
 
 def draw_grid(slots: list[list[Op | None]], *, first_slot: int = 0, mark: Op | None = None) -> str:

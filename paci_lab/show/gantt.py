@@ -36,7 +36,7 @@ def gantt(
 
     Args:
         trace: from any source; its source is printed above the chart, for a chart must say what it shows.
-        theme: "light" or "dark".
+        theme: "light" or "dark"; a light chart that ends a cell turns dark with JupyterLab's page.
         predicted: a trace (simulated, say) drawn smaller under every stage's row; both begin at the same moment.
         strips: any of `STRIPS`: micro-batches held, and the weight version, under every stage's row.
         title: what the chart is about.
@@ -133,7 +133,7 @@ def _content(figure: go.Figure, view: View) -> tuple[list[dict], dict]:
 def retheme(figure: go.Figure, theme: str) -> None:
     """Give a figure the colours of another theme, traces that others added included; "light" or "dark".
 
-    What depends on the data (headings, the version strip) follows with the next update.
+    The version strip, which depends on the data, follows with the next update.
     """
     options = figure.layout.meta["gantt"]
     if options["theme"] == theme_named(theme).name:
@@ -151,6 +151,9 @@ def _colors(part: dict, colors: dict[str, str], above: str = "") -> Iterator[tup
     for key, value in part.items():
         if isinstance(value, dict):
             yield from _colors(value, colors, f"{above}{key}.")
+        elif isinstance(value, list | tuple) and len(value) and isinstance(value[0], dict):  # headings, lines drawn
+            for number, one in enumerate(value):
+                yield from _colors(one, colors, f"{above}{key}[{number}].")
         elif isinstance(value, str) and value in colors:
             yield above + key, colors[value]
 

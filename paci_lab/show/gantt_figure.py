@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-import plotly.io as pio
-
 from paci_lab.language import _
-from paci_lab.show.notebook import CONFIG
+from paci_lab.show.page_figure import PageFigure
 from paci_lab.show.spoken import Spoken, details_html
 
 if TYPE_CHECKING:
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["GanttFigure"]
 
 
-class GanttFigure(go.Figure):
+class GanttFigure(PageFigure):
     """A plotly figure that knows which traces it draws; a copy of it does not, and is shown without words."""
 
     _charts: tuple[Spoken, ...] = ()
@@ -35,13 +32,3 @@ class GanttFigure(go.Figure):
     def in_words(self) -> str:
         """Summaries and tables of the charts as HTML, folded away; "" when it is not known what is drawn."""
         return details_html(self._charts) if self._charts else ""
-
-    def _ipython_display_(self) -> None:
-        """The last value of a cell: the chart, and under it an output of its own, for a page shows one kind of each."""
-        from IPython.display import HTML, display
-
-        if not (pio.renderers.render_on_display and pio.renderers.default):
-            return super()._ipython_display_()
-        pio.show(self, config=CONFIG)
-        if words := self.in_words():
-            display(HTML(words))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from paci_lab.language import _
+from paci_lab.show.page_figure import PageFigure
 from paci_lab.show.palette import theme_named
 
 __all__ = ["loss_curves", "validation_points"]
@@ -35,7 +36,7 @@ def loss_curves(
         target: validation loss to be reached, drawn as a line; a dot marks where each run first is there.
     """
     look = theme_named(theme)
-    figure = go.Figure()
+    figure = PageFigure()
     for number, (name, rows) in enumerate(runs.items()):
         points = validation_points(rows)
         color, dash = look.series[number % len(look.series)], _DASHES[number // len(look.series) % len(_DASHES)]
