@@ -143,7 +143,8 @@ def _listen(port: int) -> socket.socket:
 
 
 def _say(address: str, place: Path, browser: bool) -> None:
-    print(_("The page is at {address}").format(address=address), file=sys.stderr)
+    print(_("The page is at"), file=sys.stderr)
+    print(address, file=sys.stderr)  # alone on its line: a language from right to left has marks around its sentences
     print(_("Press Ctrl-C here to end it, with everything that it started."), file=sys.stderr, flush=True)
     if browser:
         # Other users of the machine see the command line of a browser, so the token goes to it in a file.
