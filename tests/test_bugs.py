@@ -168,9 +168,11 @@ def outcome(found: Bug, function) -> str | None:
     """What the check says of the first case that fails; None when `function` is right. Without a process of its own."""
     exercise = find(f"09-{found.number}")
     for case in exercise.cases:
-        values = exercise.call(function, *case.arguments)
-        if difference := exercise.compare(values, exercise.call(exercise.reference, *case.arguments)):
-            assert exercise.draw(values, exercise.call(exercise.reference, *case.arguments), case).data
+        values, right = exercise.call(function, *case.arguments), exercise.call(exercise.reference, *case.arguments)
+        if difference := exercise.compare(values, right):
+            chart = exercise.draw(values, right, case)
+            same = values["events"] == [list(event) for event in right["events"]]
+            assert chart is None if same else chart.data
             return difference
     return None
 
