@@ -143,9 +143,12 @@ def _listen(port: int) -> socket.socket:
 
 
 def _say(address: str, place: Path, browser: bool) -> None:
-    print(_("The page is at"), file=sys.stderr)
     print(address, file=sys.stderr)  # alone on its line: a language from right to left has marks around its sentences
-    print(_("Press Ctrl-C here to end it, with everything that it started."), file=sys.stderr, flush=True)
+    print(
+        _("That is the address of the page. Press Ctrl-C here to end it, with everything that it started."),
+        file=sys.stderr,
+        flush=True,
+    )
     if browser:
         # Other users of the machine see the command line of a browser, so the token goes to it in a file.
         file = place / "open.html"
