@@ -91,6 +91,20 @@ def wait_until(true: Callable[[], Any], *, timeout_s: float = 60.0, what: str = 
     return found
 
 
+def session_processes(named: str) -> list[int]:
+    """Live processes of this test session with `named` in their command line."""
+    ours = f"PACI_LAB_TEST_SESSION={os.environ['PACI_LAB_TEST_SESSION']}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # it ended while we looked
+            continue
+        if named.encode() in line and ours in environment:
+            found.append(int(folder.name))
+    return found
+
+
 def processes_of(path: Path) -> dict[int, str]:
     """Live processes that have a file of the run directory `path` open or name it: its ranks, evaluator and agent."""
     found = {}

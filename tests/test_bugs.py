@@ -9,13 +9,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from engine_helpers import session_processes, wait_until
 
 from paci_lab import InputError
 from paci_lab.bugs import deadlock
@@ -40,30 +40,12 @@ NAMES = list(BY_FAULT)
 def no_process_left():
     yield
     client.stop()
-    assert wait_for(lambda: not rank_processes())
+    wait_until(lambda: not rank_processes())
 
 
 def rank_processes() -> list[int]:
-    """The process of the ranks, and the ranks, of this test session."""
-    ours = f"PACI_LAB_TEST_SESSION={os.environ['PACI_LAB_TEST_SESSION']}".encode()
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"paci_lab.bugs.ranks" in line and ours in environment:
-            found.append(int(folder.name))
-    return found
-
-
-def wait_for(condition, seconds: float = 60) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    """The process of the ranks, and the ranks."""
+    return session_processes("paci_lab.bugs.ranks")
 
 
 # -- what is seen -----------------------------------------------------------------------------------------------------
@@ -304,7 +286,7 @@ def test_the_check_itself_ends_a_deadlock(tmp_path, monkeypatch):
     feedback = judge(find("09-8"), found.source("faulty"), found.function)
     assert feedback.state == "failed" and SAYS["deadlock"] in feedback.sentence
     assert feedback.sentence.endswith("its fault is still in it.") and feedback.figure.data
-    assert wait_for(lambda: not rank_processes())
+    wait_until(lambda: not rank_processes())
 
 
 # -- ranks that misbehave ---------------------------------------------------------------------------------------------
@@ -365,11 +347,11 @@ def test_ranks_end_with_the_process_that_started_them():
     try:
         hub.stdin.write(deadlock.request(never_ends, 1))
         hub.stdin.close()
-        assert wait_for(lambda: len(rank_processes()) == 3)
+        wait_until(lambda: len(rank_processes()) == 3)
     finally:
         hub.send_signal(signal.SIGKILL)
         hub.wait()
-    assert wait_for(lambda: not rank_processes(), 30)
+    wait_until(lambda: not rank_processes(), timeout_s=30)
 
 
 # -- what the learner meets -------------------------------------------------------------------------------------------

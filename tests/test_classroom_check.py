@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from engine_helpers import session_processes, wait_until
 
 from paci_lab import InputError
 from paci_lab.classroom import check, client, recorded
@@ -37,26 +37,8 @@ def server():
 
 
 def servers() -> list[int]:
-    """Check servers and their children that are alive, of this test session."""
-    found = []
-    ours = f"PACI_LAB_TEST_SESSION={os.environ['PACI_LAB_TEST_SESSION']}".encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"paci_lab.classroom.server" in line and ours in environment:
-            found.append(int(folder.name))
-    return found
-
-
-def wait_for(condition, seconds: float = 60) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    """Check servers and their children."""
+    return session_processes("paci_lab.classroom.server")
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
@@ -249,9 +231,7 @@ def test_a_function_that_ends_the_process_above_it_is_told_and_run_once(tmp_path
     (pid,), (folder,) = (lines.split() for lines in (written.read_text(), (tmp_path / "folder").read_text()))
     assert not Path(folder).exists()
     # Whose child it is now depends on the machine; one that nobody has waited for yet is dead as well.
-    assert wait_for(
-        lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    )
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text())
     assert check(ENOUGH, enough).passed
 
 
@@ -267,7 +247,7 @@ def test_an_interrupt_of_the_notebook_ends_the_check_and_nothing_else():
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         judge(dataclasses.replace(find(ENOUGH), seconds=60), "def f(stages, most):\n    while True: pass\n", "f")
-    assert wait_for(lambda: not servers(), 20)
+    wait_until(lambda: not servers(), timeout_s=20)
     assert check(ENOUGH, enough).passed
 
 
@@ -331,10 +311,10 @@ def test_a_kernel_that_is_killed_leaves_nobody_behind(busy):
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as kernel:
         try:
             if busy:
-                assert wait_for(lambda: len(servers()) == 2)  # the server and its child
+                wait_until(lambda: len(servers()) == 2)  # the server and its child
             else:
                 assert kernel.stdout.readline() == b"done\n"
                 assert len(servers()) == 1
         finally:
             kernel.kill()
-    assert wait_for(lambda: not servers(), 20), servers()
+    wait_until(lambda: not servers(), timeout_s=20)

@@ -7,12 +7,12 @@ import re
 import shutil
 import statistics
 import subprocess
-import time
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
+from engine_helpers import wait_until
 from torch import nn
 
 import paci_lab
@@ -185,7 +185,7 @@ def test_starting_again_stops_the_run_before(tmp_path, monkeypatch, leftovers):
     monkeypatch.delenv("PACI_LAB_TRAIN", raising=False)
     spec = paci_lab.TrainSpec(stages=2, window=2, updates=10_000, model="femto", pace_forward_ms=5, pace_backward_ms=5)
     first = lessons.start("first", spec)
-    assert wait_for(first.dir.metrics)
+    wait_until(first.dir.metrics)
     second = lessons.start("second", spec)
     try:
         assert not first.running and second.running
@@ -209,25 +209,15 @@ def test_a_kernel_that_goes_takes_its_ranks_along(tmp_path, leftovers, restart):
             output_hook=lambda message: None,
         )
         assert reply["content"]["status"] == "ok", reply["content"]
-        assert wait_for(lambda: len(leftovers()) >= 3)  # the agent and two ranks
+        wait_until(lambda: len(leftovers()) >= 3)  # the agent and two ranks
         if restart:
             manager.restart_kernel(now=True)
         else:
             manager.shutdown_kernel(now=True)
-        assert wait_for(lambda: not leftovers()), leftovers()
+        wait_until(lambda: not leftovers())
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-
-
-def wait_for(condition, seconds: float = 60) -> bool:
-    """True as soon as `condition` holds; the limit is for a machine that is broken, not for a slow one."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 # -- from top to bottom -----------------------------------------------------------------------------------------------
