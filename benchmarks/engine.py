@@ -233,13 +233,13 @@ def computing_stages(folder: Path, rounds: int, quick: bool) -> list[dict[str, A
     ]
 
 
-def sized(spec: TrainSpec) -> TrainSpec:
-    """`spec` with the partition and the micro-batch size that make a stage work for about `STAGE_S`."""
+def sized(spec: TrainSpec, stage_s: float = STAGE_S) -> TrainSpec:
+    """`spec` with the partition and the micro-batch size that make a stage work for about `stage_s` seconds."""
     model = build_model(spec.model)
     size = 1
     for _ in range(3):  # a larger micro-batch takes less per sequence, so it is measured at its own size
         costs = measure_layer_costs(model, size)
-        size = max(1, round(size * STAGE_S / (sum(costs) / spec.stages)))
+        size = max(1, round(size * stage_s / (sum(costs) / spec.stages)))
     return spec.replace(partition=balanced_partition(costs, spec.stages), microbatch_size=size)
 
 

@@ -20,8 +20,6 @@ SESSION_VARIABLE = "PACI_LAB_TEST_SESSION"
 SESSION = uuid.uuid4().hex
 os.environ[SESSION_VARIABLE] = SESSION
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
 
 def find_leftovers() -> dict[int, str]:
     """Process ids and command lines of this session's ranks that are alive; empty where there is no /proc."""
@@ -46,9 +44,9 @@ def leftovers():
 
 @pytest.fixture(scope="session", autouse=True)
 def no_rank_left_behind() -> Iterator[None]:
-    """Fail the session, naming the processes, if a rank outlives the tests by more than ten seconds."""
+    """Fail the session, naming the processes, if a rank outlives the tests by more than a minute."""
     yield
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (found := find_leftovers()) and time.monotonic() < deadline:
         time.sleep(0.1)
     for pid in found:  # they must not slow down whatever runs next
@@ -72,6 +70,8 @@ def one_thread() -> Iterator[None]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked `browser` where no Chromium is installed; installing one needs root, so no test does."""
+    from engine_helpers import BROWSERS  # which imports the package, and so comes after the threads are set
+
     if item.get_closest_marker("browser") and not any(map(shutil.which, BROWSERS)):
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,6 +13,13 @@ from typing import Any
 
 import paci_lab
 from paci_lab.schedules import validate
+
+PATIENCE_S = 240.0
+PATIENCE_MS = 1000 * PATIENCE_S
+"""How long a test waits for what must happen, on a machine that is busy or stalls: nothing is decided by how long
+something takes. Below pytest's own limit, so that the message is the test's."""
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 FEMTO = {"model": "femto", "microbatch_size": 1, "context": 16, "validation_batches": 1, "device": "cpu"}
 """Six layers, 60,000 weights, 16 tokens a micro-batch: an operation takes about a millisecond."""
@@ -29,7 +38,7 @@ def split_of(stages: int, layers: int = 6) -> list[int]:
     return [1] * (stages - 1) + [layers - stages + 1]
 
 
-def run_to_end(spec: paci_lab.TrainSpec, path: Path, *, timeout_s: float = 120) -> paci_lab.Run:
+def run_to_end(spec: paci_lab.TrainSpec, path: Path, *, timeout_s: float = PATIENCE_S) -> paci_lab.Run:
     """Launch, wait, and give the run back; a run that fails raises RunFailed."""
     run = paci_lab.launch(spec, path)
     try:
@@ -82,7 +91,7 @@ def order_of(trace: paci_lab.Trace) -> list[list[tuple[str, int]]]:
     return orders
 
 
-def wait_until(true: Callable[[], Any], *, timeout_s: float = 60.0, what: str = "it") -> Any:
+def wait_until(true: Callable[[], Any], *, timeout_s: float = PATIENCE_S, what: str = "it") -> Any:
     """Look until `true` gives something that counts as true, and return that."""
     deadline = time.monotonic() + timeout_s
     while not (found := true()):
@@ -140,3 +149,27 @@ def pid_of(path: Path, name: str) -> int:
 def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
     for pid in pids:
         os.kill(pid, number)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return found.getsockname()[1]
+
+
+def open_chromium(playwright: Any) -> Any:
+    """A headless browser; `playwright` is what `sync_playwright()` gives."""
+    return playwright.chromium.launch(
+        executable_path=next(filter(None, map(shutil.which, BROWSERS))),
+        timeout=PATIENCE_MS,
+        args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+    )
+
+
+def wait_in_page(page: Any, true: Callable[[], Any], *, what: str = "it") -> None:
+    """`wait_until` while the page goes on: what it says meanwhile is heard."""
+
+    def look() -> Any:
+        return true() or page.wait_for_timeout(200)
+
+    wait_until(look, what=what)

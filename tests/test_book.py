@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engine_helpers import PATIENCE_MS, open_chromium
 from filelock import FileLock
 
 from paci_lab import PACI, Costs, InputError, simulate
@@ -94,7 +94,7 @@ def book(tmp_path_factory, worker_id) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_every_lesson_is_there_with_its_figures(book):
     for source in lesson_sources():
         path = book / "lessons" / f"{source.stem}.html"
@@ -111,7 +111,6 @@ def test_every_lesson_is_there_with_its_figures(book):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_wrong_cell_is_named(tmp_path):
     lesson = tmp_path / "00_wrong.md"
     lesson.write_text("# 00 · Wrong\n\nText.\n\n```python\nright = 1\n```\n\n```python\nwrong = right / 0\n```\n")
@@ -131,9 +130,8 @@ def test_a_wrong_cell_is_named(tmp_path):
 @pytest.fixture
 def browser() -> Iterator:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = open_chromium(started)
         yield browser
         browser.close()
 
@@ -144,10 +142,11 @@ PAPER = "getComputedStyle(document.querySelector('.paci-plot .main-svg')).backgr
 
 @pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_pages_draw_their_figures_and_fetch_nothing(book, browser, tmp_path):
     shots = Path(os.environ.get("PACI_LAB_SCREENSHOTS", tmp_path))
     page = browser.new_page(viewport={"width": 1300, "height": 900}, color_scheme="light")
+    page.set_default_timeout(PATIENCE_MS)
     said: list[str] = []
     page.on("request", lambda request: request.url.startswith(("file:", "data:")) or said.append(request.url))
     page.on("console", lambda message: message.type in ("error", "warning") and said.append(message.text))

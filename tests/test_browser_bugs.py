@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from test_browser_lab import open_lesson, page, run_cells, server, shoot  # noqa: E402, F401
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def test_lesson_09_name_a_fault_and_repair_it(server, page, shoot):  # noqa: F811  (fixtures)

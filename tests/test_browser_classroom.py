@@ -6,11 +6,12 @@ Screenshots go where those of `test_browser_lab` go.
 from __future__ import annotations
 
 import pytest
+from engine_helpers import wait_in_page
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-from test_browser_lab import contrast, open_lesson, page, run_cells, server, shoot, wait_until  # noqa: E402, F401
+from test_browser_lab import contrast, open_lesson, page, run_cells, server, shoot  # noqa: E402, F401
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 WRONG = """def accumulate(model, x, y, parts):
     for xs, ys in zip(x.chunk(parts), y.chunk(parts)):
@@ -93,16 +94,16 @@ def test_lesson_01_hints_a_wrong_answer_a_right_one_and_a_question(server, page,
     page.keyboard.press("Tab")
     page.keyboard.press("Space")
     said = page.locator(".Quiz .Feedback").first
-    wait_until(page, lambda: "Right: one micro-batch" in said.inner_text())
+    wait_in_page(page, lambda: "Right: one micro-batch" in said.inner_text())
     assert said.get_attribute("role") == "status" and contrast(page, ".Quiz .Feedback") >= 4.5
     assert page.locator(".Quiz input:checked").count() == 1  # one answer at a time, and the first one once more
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Space")
-    wait_until(page, lambda: "The activations of a micro-batch are free" in said.inner_text())
+    wait_in_page(page, lambda: "The activations of a micro-batch are free" in said.inner_text())
     assert answer.is_checked() and page.locator(".Quiz input:checked").count() == 1
     page.keyboard.press("Tab")
     page.keyboard.press("Space")
-    wait_until(page, lambda: "Right: one micro-batch" in said.inner_text())
+    wait_in_page(page, lambda: "Right: one micro-batch" in said.inner_text())
     page.locator(".Quiz").first.scroll_into_view_if_needed()
     page.wait_for_timeout(500)
     shoot("classroom-question-dark")

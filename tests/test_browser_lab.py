@@ -5,9 +5,9 @@ Screenshots go to a temporary folder, or to the one that PACI_LAB_SCREENSHOTS na
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,16 +17,16 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from engine_helpers import PATIENCE_MS, PATIENCE_S, free_port, open_chromium, wait_in_page
 
 from paci_lab.lab import lesson_sources
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TOKEN = "lessons"
-PATIENCE_MS = 120_000  # for a busy machine; nothing is decided by how long something takes
 
 CHARTS = "[...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .js-plotly-plot')].filter(c => c.data)"
 
@@ -39,9 +39,7 @@ def server(tmp_path_factory) -> Iterator[str]:
         # A run that lasts until it is stopped: the test need not be faster than the training.
         text = source.read_text(encoding="utf-8").replace("updates=20,", "updates=2_000,")
         (folder / source.name).write_text(text, encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     code = (
         "import sys; from pathlib import Path; from paci_lab.lab import open_lab\n"
         "open_lab(sys.argv[2:], folder=Path(sys.argv[1]))"
@@ -73,7 +71,7 @@ def server(tmp_path_factory) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/lab/tree/"
     finally:
         lab.terminate()
-        lab.wait(30)
+        lab.wait(PATIENCE_S)
 
 
 # anywidget gives a widget's code two seconds to load, and then drops every message to it for good: as if plotly's 5 MB
@@ -86,11 +84,8 @@ SLOW = """
 
 @pytest.fixture
 def page(request) -> Iterator[Page]:
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        )
+        browser = open_chromium(playwright)
         page = browser.new_page(viewport={"width": 1500, "height": 1050})
         page.set_default_timeout(PATIENCE_MS)
         if getattr(request, "param", "") == "slow":
@@ -145,14 +140,7 @@ def advances(page: Page, *, times: int) -> None:
     for _ in range(times):
         seen = newest_bar(page)
         page.wait_for_timeout(1000)
-        wait_until(page, lambda seen=seen: newest_bar(page) > seen)
-
-
-def wait_until(page: Page, condition) -> None:
-    deadline = time.monotonic() + PATIENCE_MS / 1000
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        page.wait_for_timeout(200)
+        wait_in_page(page, lambda seen=seen: newest_bar(page) > seen)
 
 
 def contrast(page: Page, selector: str) -> float:
@@ -186,7 +174,7 @@ def contrast(page: Page, selector: str) -> float:
 def test_lesson_04_a_slider_moves_the_chart(server, page, shoot):
     open_lesson(page, server, "04_paci")
     run_cells(page, "explorer(")
-    wait_until(page, lambda: newest_bar(page) > 0)
+    wait_in_page(page, lambda: newest_bar(page) > 0)
     page.locator(".js-plotly-plot").last.scroll_into_view_if_needed()
     page.wait_for_timeout(1500)
     shoot("lesson-04-explorer")
@@ -195,7 +183,7 @@ def test_lesson_04_a_slider_moves_the_chart(server, page, shoot):
     handle.focus()
     for _ in range(8):
         page.keyboard.press("ArrowLeft")
-    wait_until(page, lambda: 0 < newest_bar(page) < before)  # fewer micro-batches end sooner
+    wait_in_page(page, lambda: 0 < newest_bar(page) < before)  # fewer micro-batches end sooner
     page.wait_for_timeout(1000)
     shoot("lesson-04-moved")
 
@@ -206,7 +194,7 @@ def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
     run_cells(page, "flush.live()")
 
     # The chart advances while the ranks train ...
-    wait_until(page, lambda: newest_bar(page) > 0)
+    wait_in_page(page, lambda: newest_bar(page) > 0)
     advances(page, times=5)
     page.locator(".js-plotly-plot").last.scroll_into_view_if_needed()
     shoot("lesson-00-live")
@@ -227,12 +215,15 @@ def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
     # ... a bar that moves says what it is, and a picture that is held is plotly's again ...
     canvas = page.locator("canvas.paci-lab-moving")
     box = canvas.bounding_box()
-    for step in range(40):  # along the first of four stages: it may be waiting anywhere
-        page.mouse.move(box["x"] + box["width"] * (0.95 - step / 50), box["y"] + box["height"] / 8)
+    steps = itertools.count()
+
+    def tip() -> str:  # along the first of four stages, again and again: it may be waiting anywhere
+        page.mouse.move(box["x"] + box["width"] * (0.95 - next(steps) % 40 / 50), box["y"] + box["height"] / 8)
         page.wait_for_timeout(100)
-        if page.locator(".paci-lab-tip").count():
-            break
-    assert "stage" in page.locator(".paci-lab-tip").inner_text()
+        # In one go: the tip goes with its bar.
+        return page.evaluate("document.querySelector('.paci-lab-tip')?.innerText ?? ''")
+
+    wait_in_page(page, lambda: "stage" in tip())
     shoot("lesson-00-hover")
     page.mouse.move(5, 5)
     page.locator("button.jupyter-button", has_text="Pause").filter(visible=True).last.click()
@@ -243,7 +234,7 @@ def test_lesson_00_live_chart_stop_and_dark_theme(server, page, shoot):
     colors = page.locator(".js-plotly-plot").last.evaluate(fills)
     page.set_viewport_size({"width": 1280, "height": 720})
     fits = "el => el.querySelector('.main-svg').clientWidth <= el.clientWidth"
-    wait_until(page, lambda: page.locator(".js-plotly-plot").last.evaluate(fits))  # the chart is as wide as the page
+    wait_in_page(page, lambda: page.locator(".js-plotly-plot").last.evaluate(fits))  # the chart is as wide as the page
     assert colors == page.locator(".js-plotly-plot").last.evaluate(fills) and "rgb" in colors
     page.locator(".js-plotly-plot").last.scroll_into_view_if_needed()
     shoot("lesson-00-paused-small")
@@ -347,7 +338,7 @@ def test_by_keyboard_alone_in_a_language_from_right_to_left(server, page, shoot)
     rows = first.locator("details tr").count()
     first.locator(".widget-slider", has_text="micro").locator(".noUi-handle").first.focus()
     page.keyboard.press("ArrowLeft")
-    wait_until(page, lambda: 0 < first.locator("details[open] tr").count() < rows)
+    wait_in_page(page, lambda: 0 < first.locator("details[open] tr").count() < rows)
     first.locator("summary").focus()
     page.keyboard.press("Enter")
     first.evaluate("view => view.scrollIntoView()")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import itertools
 import os
 import re
@@ -283,7 +284,7 @@ def test_what_else_learners_do_gets_a_sentence(function, says):
 def test_the_check_itself_ends_a_deadlock(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = BY_FAULT["deadlock"]
-    feedback = judge(find("09-8"), found.source("faulty"), found.function)
+    feedback = judge(dataclasses.replace(find("09-8"), seconds=60), found.source("faulty"), found.function)
     assert feedback.state == "failed" and SAYS["deadlock"] in feedback.sentence
     assert feedback.sentence.endswith("its fault is still in it.") and feedback.figure.data
     wait_until(lambda: not rank_processes())
@@ -351,7 +352,7 @@ def test_ranks_end_with_the_process_that_started_them():
     finally:
         hub.send_signal(signal.SIGKILL)
         hub.wait()
-    wait_until(lambda: not rank_processes(), timeout_s=30)
+    wait_until(lambda: not rank_processes())
 
 
 # -- what the learner meets -------------------------------------------------------------------------------------------

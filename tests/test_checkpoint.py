@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_helpers import assert_run_is_replay, assert_trace_is_simulated, order_of, run_to_end, split_of, tiny
+from engine_helpers import (
+    PATIENCE_S,
+    assert_run_is_replay,
+    assert_trace_is_simulated,
+    order_of,
+    run_to_end,
+    split_of,
+    tiny,
+)
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -133,7 +141,7 @@ def assert_goes_on(spec: paci_lab.TrainSpec, run: paci_lab.Run, path: Path, upda
     """Resume after `update`: the same losses, weights, rates and trace as the run that went on."""
     began = run.path / "checkpoints" / f"update-{update:06d}"
     again = paci_lab.launch(spec, path, resume=began)
-    result = again.wait(60)
+    result = again.wait(PATIENCE_S)
     first = (update + 1) * run.spec.window
     assert again.dir.losses() == run.dir.losses()[first * run.spec.replicas :]
     assert_same_tensors(again.dir.parameters(), run.dir.parameters())
@@ -218,7 +226,7 @@ def test_another_cut_of_paci_takes_over_every_layer_as_it_was(saved, tmp_path):
     """Real ranks on two stages go on as replay does; what they begin with is what the three stages saved."""
     spec = saved.spec.replace(stages=2, partition=[4, 2], microbatches=14, keep_checkpoints=1)
     run = paci_lab.launch(spec, tmp_path / "run", resume=saved.path / "checkpoints" / "update-000003")
-    run.wait(60)
+    run.wait(PATIENCE_S)
     exact = paci_lab.replay(spec, resume=saved.path / "checkpoints" / "update-000003")
     assert run.dir.losses() == exact.losses and len(exact.losses) == 6
     assert_same_tensors(run.dir.parameters(), exact.parameters)

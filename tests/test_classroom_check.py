@@ -157,11 +157,11 @@ def test_a_function_that_misbehaves_gets_a_sentence(body):
     ("body", "says"),
     [
         ("while True: pass", "was stopped after"),
-        ("import time; time.sleep(1000)", "was stopped after 2 s by the clock"),
+        ("import time; time.sleep(1000)", "was stopped after 6 s by the clock"),
     ],
 )
 def test_a_function_that_does_not_end_is_stopped(body, says):
-    feedback = judge(dataclasses.replace(find(ENOUGH), seconds=1), f"def f(stages, most):\n    {body}\n", "f")
+    feedback = judge(dataclasses.replace(find(ENOUGH), seconds=3), f"def f(stages, most):\n    {body}\n", "f")
     assert says in feedback.sentence
 
 
@@ -226,7 +226,7 @@ def test_a_function_that_ends_the_process_above_it_is_told_and_run_once(tmp_path
         f"    os.kill(os.getppid(), signal.{number})\n"
         "    time.sleep(500)\n"
     )
-    feedback = judge(dataclasses.replace(find(ENOUGH), seconds=1), source, "f")
+    feedback = judge(dataclasses.replace(find(ENOUGH), seconds=10), source, "f")
     assert feedback.state == "failed" and "ended the process that checks it" in feedback.sentence
     (pid,), (folder,) = (lines.split() for lines in (written.read_text(), (tmp_path / "folder").read_text()))
     assert not Path(folder).exists()
@@ -247,7 +247,7 @@ def test_an_interrupt_of_the_notebook_ends_the_check_and_nothing_else():
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         judge(dataclasses.replace(find(ENOUGH), seconds=60), "def f(stages, most):\n    while True: pass\n", "f")
-    wait_until(lambda: not servers(), timeout_s=20)
+    wait_until(lambda: not servers())
     assert check(ENOUGH, enough).passed
 
 
@@ -317,4 +317,4 @@ def test_a_kernel_that_is_killed_leaves_nobody_behind(busy):
                 assert len(servers()) == 1
         finally:
             kernel.kill()
-    wait_until(lambda: not servers(), timeout_s=20)
+    wait_until(lambda: not servers())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -48,6 +49,7 @@ def test_an_exercise_and_its_place_in_the_lesson(exercise: Exercise):
 def test_the_lessons_solution_passes_and_the_learners_copy_is_open(exercise: Exercise):
     solved = solution(exercise.lesson, exercise.function)
     imports = "import math, torch\nimport torch.nn.functional as F\n"
+    exercise = dataclasses.replace(exercise, seconds=60)  # a busy machine
     feedback = judge(exercise, imports + solved, exercise.function)
     assert feedback.passed, feedback
     cells = [cell.source for cell in read_lesson(LESSONS[exercise.lesson]).cells if cell.cell_type == "code"]

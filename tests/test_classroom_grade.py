@@ -88,7 +88,7 @@ def test_the_table_of_a_class_fits_into_80_columns(tmp_path, capsys, monkeypatch
 
 
 def test_hostile_and_broken_files_get_a_sentence(tmp_path, capsys, monkeypatch):
-    quick = [dataclasses.replace(exercise, seconds=1) for exercise in every_exercise()]
+    quick = [dataclasses.replace(exercise, seconds=3) for exercise in every_exercise()]
     monkeypatch.setattr("paci_lab.classroom.grade.every_exercise", lambda: quick)
     folder = tmp_path / "collected"
     folder.mkdir()

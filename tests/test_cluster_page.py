@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from engine_helpers import assert_run_is_replay
+from engine_helpers import PATIENCE_S, assert_run_is_replay, free_port
 
 import paci_lab
 
@@ -29,7 +29,7 @@ SMALLER = {
     "validation_batches = 8": "validation_batches = 1",
     "--nproc-per-node 8": "--nproc-per-node 2",
     "--nproc-per-node 4": "--nproc-per-node 1",
-    "node1:29400": "127.0.0.1:29431",
+    "node1:29400": f"127.0.0.1:{free_port()}",
     "--checkpoint-every 100": "--checkpoint-every 2",
     "--updates 2000": "--updates 8",
 }
@@ -91,7 +91,7 @@ def test_the_commands_of_the_page_run_and_all_give_the_same_run(machine):
     meeting = re.search(r"--rdzv-id (\w+)", first[1])[1]
     other = subprocess.Popen(["bash", "-ec", re.sub(r"--rdzv-id \w+", f"--rdzv-id {meeting}", second[1])])
     shell(first[1])
-    assert other.wait(60) == 0
+    assert other.wait(PATIENCE_S) == 0
     (machine / "job.sh").write_text(script[1])
     shell(submit[1])
     assert (machine / "job-9432.log").exists()

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from engine_helpers import PATIENCE_S
 
 import paci_lab
 from paci_lab.cli import COMMANDS, main
@@ -205,7 +206,7 @@ def test_ctrl_c_ends_the_ranks_and_leaves_a_readable_run(tmp_path):
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     run = paci_lab.open_run(tmp_path / "run")

@@ -28,7 +28,7 @@ from tuning.cli import main as tune
 from tuning.settings import Settings
 from tuning.trial import Frozen, Trial
 
-pytestmark = pytest.mark.timeout(60)  # what waits for a pipe, or counts to 10**18, is a failure
+pytestmark = pytest.mark.timeout(240)  # what waits for a pipe, or counts to 10**18, is a failure
 
 MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 ESCAPES = "\x1b]0;title\x07\x1b[2J[/red][bold]"

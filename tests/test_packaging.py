@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from engine_helpers import PATIENCE_S
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -256,7 +257,7 @@ def test_setup_from_nothing(tmp_path):
     while first.poll() is None and not list(venv.glob("lib/python*/site-packages/numpy")):
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGINT)
-    assert first.wait(timeout=60) != 0
+    assert first.wait(PATIENCE_S) != 0
     assert not list(venv.glob(".ready-*"))
 
     # ... the next call finishes, with the pinned versions and a package that is importable from anywhere.

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 import torch
-from engine_helpers import kill, pid_of, processes_of, run_to_end, split_of, tiny, wait_until
+from engine_helpers import PATIENCE_S, kill, pid_of, processes_of, run_to_end, split_of, tiny, wait_until
 
 from paci_lab import InputError, RunFailed, TrainSpec, launch, replay
 from paci_lab.commands.compare import comparison_rows, parse_contender, parse_contenders
@@ -24,7 +24,7 @@ OTHERS = [
 
 
 def contender(text: str, **changes) -> TrainSpec:
-    base = tiny(updates=None, microbatches=12, evaluate_every=4, **changes)
+    base = tiny(**{"updates": None, "microbatches": 12, "evaluate_every": 4, **changes})
     return parse_contender(text, base)[1]
 
 
@@ -70,13 +70,13 @@ def test_a_paced_peer_keeps_the_pace_and_stops_at_the_target(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_rank_ends_the_peer_and_is_named(tmp_path):
-    spec = contender("torch-1f1b:4", stages=2, pace_forward_ms=200, pace_backward_ms=200)
+    spec = contender("torch-1f1b:4", stages=2, microbatches=400, pace_forward_ms=200, pace_backward_ms=200)
     run = launch(spec, tmp_path / "run")
     wait_until(lambda: len(run.trace()), what="the first operation")
     kill([pid_of(run.path, "rank1")], signal.SIGKILL)
     with pytest.raises(RunFailed, match=r"rank 1 \(stage 1\).*SIGKILL"):
-        run.wait(60)
-    wait_until(lambda: not processes_of(run.path), timeout_s=10, what="the end of all processes")
+        run.wait(PATIENCE_S)
+    wait_until(lambda: not processes_of(run.path), what="the end of all processes")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from engine_helpers import kill, pid_of, wait_until
+from engine_helpers import PATIENCE_S, kill, pid_of, wait_until
 
 from paci_lab import cli
 from paci_lab.commands import present
@@ -345,7 +345,7 @@ def test_the_kernel_ends_with_the_command(tmp_path, how):
         kernel = int((tmp_path / "pid").read_text())
         os.kill(kernel, 0)
         command.send_signal(getattr(signal, how))
-        assert command.wait(60) == (-9 if how == "SIGKILL" else 0)
+        assert command.wait(PATIENCE_S) == (-9 if how == "SIGKILL" else 0)
         deadline = time.monotonic() + 60
         with pytest.raises(ProcessLookupError):
             while time.monotonic() < deadline:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_helpers import (
+    PATIENCE_S,
     assert_run_is_replay,
     assert_trace_is_simulated,
     kill,
@@ -402,8 +403,8 @@ def test_a_killed_rank_of_another_replica_ends_the_run_and_is_named(tmp_path):
     wait_until(lambda: len(run.dir.metrics()) > 2 or not run.running, what="the steady state")
     kill([pid_of(run.path, "rank2")])
     with pytest.raises(RunFailed) as failed:
-        run.wait(60)
-    wait_until(lambda: not processes_of(run.path), timeout_s=10, what="the end of every process")
+        run.wait(PATIENCE_S)
+    wait_until(lambda: not processes_of(run.path), what="the end of every process")
     assert str(failed.value).startswith("rank 2 (replica 1, stage 0) failed in operation 0")
     failure = run.dir.failure()
     assert (failure["rank"], failure["replica"], failure["stage"]) == (2, 1, 0)

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_helpers import assert_trace_is_simulated, kill, pid_of, processes_of, tiny, wait_until
+from engine_helpers import (
+    PATIENCE_S,
+    assert_trace_is_simulated,
+    free_port,
+    kill,
+    pid_of,
+    processes_of,
+    tiny,
+    wait_until,
+)
 
 import paci_lab
 from paci_lab import InputError, RunFailed
@@ -30,10 +39,10 @@ pytestmark = [
 
 PACED = {"pace_forward_ms": 2, "pace_backward_ms": 4}
 SAVED = {"stages": 3, "partition": [1, 2, 3], "window": 2, "checkpoint_every": 10, "dropout": 0.1, **PACED}
-"""An update takes some 15 ms, a checkpoint comes every ten of them."""
+"""An update takes some 15 ms, a checkpoint comes every ten of them; 300 are enough to be struck in the middle."""
 
 
-def start(path: Path, *, updates: int = 60, max_restarts: int = 1, hang_timeout_s: float = 60.0, **changes):
+def start(path: Path, *, updates: int = 300, max_restarts: int = 1, hang_timeout_s: float = 60.0, **changes):
     spec = tiny(**{**SAVED, "updates": updates, **changes})
     return paci_lab.launch(spec, path, max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
 
@@ -48,13 +57,13 @@ def assert_undisturbed(run: paci_lab.Run) -> None:
     assert [(row["update"], row["val_loss"]) for row in run.dir.validation()] == [row[1:] for row in exact.validation]
     assert [row["update"] for row in run.dir.metrics()] == list(range(len(exact.updates[0])))
     assert_trace_is_simulated(run.trace(), run.spec)
-    ends = [event.end_ns for event in run.trace()]
+    ends = [event.end_ns for event in run.trace() if event.op in "FBU"]
     starts = [event.start_ns for event in run.trace()]
-    assert min(starts) >= 0 and max(ends) / 1e9 <= run.result()["wall_time_s"] + 1
+    assert min(starts) >= 0 and max(ends) / 1e9 <= run.result()["wall_time_s"] + 1e-6
     for stage in range(run.spec.stages):
         mine = [e for e in run.trace() if e.stage == stage]
         assert all(a.end_ns <= b.start_ns for a, b in zip(mine, mine[1:], strict=False)), "time runs on"
-    wait_until(lambda: not processes_of(run.path), timeout_s=10, what="the end of every process")
+    wait_until(lambda: not processes_of(run.path), what="the end of every process")
 
 
 def wait_for_checkpoint(run: paci_lab.Run, update: int) -> None:
@@ -70,7 +79,7 @@ def test_a_killed_rank_starts_again_from_the_newest_checkpoint(tmp_path):
     run = start(tmp_path / "run", evaluate_every=14)
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, "rank1")])
-    result = run.wait(60)
+    result = run.wait(PATIENCE_S)
     (row,) = run.dir.restarts()
     assert result["restarts"] == 1 and row["from_update"] % 10 == 0 and row["from_update"] >= 20
     assert "rank 1 (stage 1) failed in operation 1" in row["cause"] and "killed by SIGKILL" in row["cause"]
@@ -85,7 +94,7 @@ def test_a_killed_rank_starts_again_from_the_newest_checkpoint(tmp_path):
 def test_a_rank_killed_at_start_up_begins_again(tmp_path, rank):
     run = start(tmp_path / "run", updates=6)
     kill([pid_of(run.path, f"rank{rank}")])
-    run.wait(60)
+    run.wait(PATIENCE_S)
     (row,) = run.dir.restarts()
     assert row["from_update"] == 0 and f"rank {rank} (stage {rank}) failed in" in row["cause"]
     assert_undisturbed(run)
@@ -100,7 +109,7 @@ def test_first_and_last_rank_killed_in_the_steady_state(tmp_path, rank):
         kill([pid_of(run.path, f"rank{rank}")])
         seen = 1 + (update == 29)
         wait_until(lambda seen=seen: len(run.dir.restarts()) >= seen, what="the restart")
-    assert run.wait(60)["restarts"] == 2
+    assert run.wait(PATIENCE_S)["restarts"] == 2
     assert_undisturbed(run)
 
 
@@ -137,7 +146,7 @@ def test_a_rank_killed_in_the_middle_of_a_checkpoint(tmp_path, stage):
     """Half a file is there, of a checkpoint that never becomes one: the run goes on from the one before."""
     (tmp_path / "own.py").write_text(KILLED_WHILE_SAVING.format(once=tmp_path / "once", stage=stage))
     run = start(tmp_path / "run", updates=30, data=f"{tmp_path}/own.py:data")
-    run.wait(60)
+    run.wait(PATIENCE_S)
     (row,) = run.dir.restarts()
     assert (tmp_path / "once").exists() and row["from_update"] == 10 and f"operation {stage}U19" in row["cause"]
     exact = paci_lab.replay(run.spec)
@@ -152,7 +161,7 @@ def test_the_last_failure_is_the_end(tmp_path):
         wait_until(lambda n=number: len(run.dir.restarts()) == n and run.dir.metrics() or not run.running)
         kill([pid_of(run.path, "rank2")])
     with pytest.raises(RunFailed, match="rank 2 .* killed by SIGKILL"):
-        run.wait(60)
+        run.wait(PATIENCE_S)
     assert len(run.dir.restarts()) == 1 and not processes_of(run.path)
 
 
@@ -160,19 +169,19 @@ def test_the_last_failure_is_the_end(tmp_path):
 def test_a_loss_that_is_not_finite_is_not_tried_again(tmp_path):
     run = start(tmp_path / "run", stages=1, partition="auto", window=1, optimizer="sgd", learning_rate=1e30)
     with pytest.raises(RunFailed, match="NonFiniteLoss"):
-        run.wait(60)
+        run.wait(PATIENCE_S)
     assert run.dir.restarts() == []
 
 
 @pytest.mark.slow
 def test_a_resumed_run_that_fails_goes_on_from_where_it_was_resumed(tmp_path):
     first = start(tmp_path / "first", updates=10, max_restarts=0)
-    first.wait(60)
+    first.wait(PATIENCE_S)
     spec = first.spec.replace(microbatches=60, checkpoint_every=0)
     run = paci_lab.launch(spec, tmp_path / "run", resume=first.path, max_restarts=1)
     wait_until(lambda: run.dir.metrics(), what="its first update")
     kill([pid_of(run.path, "rank0")])
-    assert run.wait(60)["restarts"] == 1
+    assert run.wait(PATIENCE_S)["restarts"] == 1
     assert run.dir.restarts()[0]["from_update"] == 10
     assert run.dir.losses() == paci_lab.replay(spec, resume=first.path).losses
 
@@ -292,11 +301,11 @@ def test_a_live_view_forgets_what_a_restart_cut_off(stopped, tmp_path):
 
 
 def test_a_stopped_rank_is_named_with_a_heartbeat_and_the_run_ends(tmp_path):
-    run = start(tmp_path / "run", updates=100_000, max_restarts=0, hang_timeout_s=4.0)
+    run = start(tmp_path / "run", updates=100_000, max_restarts=0, hang_timeout_s=20.0)
     wait_until(lambda: len(run.dir.metrics()) > 3, what="the steady state")
     kill([pid_of(run.path, "rank2")], signal.SIGSTOP)
     with pytest.raises(RunFailed) as failed:
-        run.wait(60)
+        run.wait(PATIENCE_S)
     failure = run.dir.failure()
     assert str(failed.value).startswith("rank 2 (stage 2) has not gone on for ") and "it is stopped" in str(
         failed.value
@@ -304,15 +313,15 @@ def test_a_stopped_rank_is_named_with_a_heartbeat_and_the_run_ends(tmp_path):
     assert f"in operation {failure['op']}" in failure["message"] and failure["op"][0] == "2"
     assert [line.split()[1] for line in failure["heartbeat"]] == ["0", "1", "2"]
     assert "heartbeat: rank 0 0" in (run.path / "log" / "agent.log").read_text()
-    wait_until(lambda: not processes_of(run.path), timeout_s=10, what="the end of every process")
+    wait_until(lambda: not processes_of(run.path), what="the end of every process")
 
 
 @pytest.mark.slow
 def test_a_stopped_rank_starts_again(tmp_path):
-    run = start(tmp_path / "run", hang_timeout_s=4.0)
+    run = start(tmp_path / "run", hang_timeout_s=20.0)
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, "rank0")], signal.SIGSTOP)
-    run.wait(60)
+    run.wait(PATIENCE_S)
     (row,) = run.dir.restarts()
     assert "rank 0 (stage 0) has not gone on for" in row["cause"]
     assert_undisturbed(run)
@@ -325,7 +334,7 @@ def test_a_stopped_rank_ends_with_a_killed_agent(tmp_path):
     wait_until(lambda: run.dir.metrics(), what="its first update")
     kill([pid_of(run.path, "rank1")], signal.SIGSTOP)
     kill([pid_of(run.path, "agent")])
-    wait_until(lambda: not processes_of(run.path), timeout_s=20, what="the end of every process")
+    wait_until(lambda: not processes_of(run.path), what="the end of every process")
 
 
 class Alive:
@@ -428,7 +437,7 @@ def test_a_file_that_cannot_grow_is_the_cause_that_is_named(tmp_path):
         with pytest.raises(
             RunFailed, match="U9: OSError: the checkpoint after update 9 could not be written: .*too large"
         ):
-            run.wait(60)
+            run.wait(PATIENCE_S)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list((run.path / "checkpoints").iterdir()) and not processes_of(run.path)
@@ -443,7 +452,7 @@ def test_a_full_disk_is_the_cause_that_is_named(tmp_path):
     try:
         run = start(disk / "run", stages=2, partition=[3, 3], updates=100, max_restarts=0, keep_checkpoints=9)
         with pytest.raises(RunFailed, match="No space left on device"):
-            run.wait(60)
+            run.wait(PATIENCE_S)
         assert newest(run.path)[0] is not None, "those before it are whole"
         assert not processes_of(run.path)
     finally:
@@ -456,11 +465,11 @@ def test_a_full_disk_is_the_cause_that_is_named(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_torchrun_starts_a_run_again_and_it_goes_on(tmp_path, rank):
-    spec = tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=60)
+    spec = tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=300)
     run = launch_torchrun(spec, tmp_path / "run", max_restarts=2)
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, f"rank{rank}")])
-    result = run.wait(120)
+    result = run.wait(PATIENCE_S)
     (row,) = run.dir.restarts()
     assert (
         result["restarts"] == 1 and row["from_update"] >= 20 and row["cause"].startswith(f"rank {rank} (stage {rank})")
@@ -472,27 +481,27 @@ def test_torchrun_starts_a_run_again_and_it_goes_on(tmp_path, rank):
 @pytest.mark.slow
 def test_torchrun_resumes_and_ends_a_rank_that_stands_still(tmp_path):
     first = start(tmp_path / "first", updates=10, max_restarts=0)
-    first.wait(60)
-    spec = first.spec.replace(stages=2, partition=[3, 3], microbatches=100)
-    run = launch_torchrun(spec, tmp_path / "run", resume=first.path, max_restarts=1, hang_timeout_s=4.0)
+    first.wait(PATIENCE_S)
+    spec = first.spec.replace(stages=2, partition=[3, 3], microbatches=600)
+    run = launch_torchrun(spec, tmp_path / "run", resume=first.path, max_restarts=1, hang_timeout_s=20.0)
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, "rank1")], signal.SIGSTOP)
-    assert run.wait(120)["resumed_from"]["update"] == 9
+    assert run.wait(PATIENCE_S)["resumed_from"]["update"] == 9
     (row,) = run.dir.restarts()
     assert row["cause"].startswith("rank 1 (stage 1) has not gone on for ") and row["from_update"] >= 20
     assert run.dir.losses() == paci_lab.replay(spec, resume=first.path).losses
-    wait_until(lambda: not processes_of(run.path), timeout_s=10, what="the end of every process")
+    wait_until(lambda: not processes_of(run.path), what="the end of every process")
 
 
 @pytest.mark.slow
 def test_a_killed_leader_is_started_again_by_torchrun(tmp_path):
     """Rank 0's process of torchrun, which is the agent: nobody writes down what happened, and still the run goes on."""
     run = launch_torchrun(
-        tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=60), tmp_path / "run", max_restarts=1
+        tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=300), tmp_path / "run", max_restarts=1
     )
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, "agent")])
-    run.wait(120)
+    run.wait(PATIENCE_S)
     (row,) = run.dir.restarts()
     assert "ended without a word" in row["cause"]
     assert_undisturbed(run)
@@ -500,19 +509,19 @@ def test_a_killed_leader_is_started_again_by_torchrun(tmp_path):
 
 @pytest.mark.slow
 def test_two_nodes_start_again_together(tmp_path):
-    spec = tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=80)
-    options = {"nodes": 2, "rdzv_endpoint": "127.0.0.1:29475", "rdzv_id": "test", "max_restarts": 1}
+    spec = tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=300)
+    options = {"nodes": 2, "rdzv_endpoint": f"127.0.0.1:{free_port()}", "rdzv_id": "test", "max_restarts": 1}
     with open(tmp_path / "join.log", "wb") as log:
         join = subprocess.Popen(torchrun_command(spec, **options), stdout=log, stderr=log)
     run = launch_torchrun(spec, tmp_path / "run", **options)
     try:
         wait_for_checkpoint(run, 19)
         kill([pid_of(run.path, "rank1")])
-        run.wait(150)
+        run.wait(PATIENCE_S)
     finally:
         run.stop()
         join.kill() if join.poll() is None and not run.dir.result() else None
-    assert join.wait(60) == 0, (tmp_path / "join.log").read_text()
+    assert join.wait(PATIENCE_S) == 0, (tmp_path / "join.log").read_text()
     assert len(run.dir.restarts()) == 1
     assert_undisturbed(run)
 
@@ -522,7 +531,7 @@ def test_torchrun_does_not_repeat_what_would_repeat_itself(tmp_path):
     spec = tiny(stages=2, window=1, optimizer="sgd", learning_rate=1e30)
     run = launch_torchrun(spec, tmp_path / "run", max_restarts=1)
     with pytest.raises(RunFailed, match="NonFiniteLoss"):
-        run.wait(120)
+        run.wait(PATIENCE_S)
     assert run.dir.restarts() == []
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from engine_helpers import (
+    PATIENCE_S,
     assert_run_is_replay,
     assert_trace_is_simulated,
     order_of,
@@ -228,7 +229,7 @@ def test_the_spec_of_a_run_repeats_it(paced, tmp_path):
     other = tiny(schedule="1f1b", stages=2, seed=4)
     runs = [paci_lab.launch(spec, tmp_path / name) for spec, name in ((again, "again"), (other, "other"))]
     for run in runs:
-        run.wait(120)
+        run.wait(PATIENCE_S)
     assert runs[0].dir.losses() == paced.dir.losses()
     ours, theirs = runs[0].dir.parameters(), paced.dir.parameters()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -241,12 +242,12 @@ def test_the_spec_of_a_run_repeats_it(paced, tmp_path):
 
 
 def test_a_target_that_is_reached_ends_the_run_early(tmp_path):
-    """Reached at the second evaluation already; the ranks, slowed down, would have gone on for a minute."""
+    """Reached at the second evaluation already; the ranks, slowed down, would have gone on for half an hour."""
     spec = tiny(
         schedule="paci",
         stages=2,
         window=2,
-        updates=2000,
+        updates=50_000,
         evaluate_every=8,
         target_loss=5.5,
         pace_forward_ms=5,
@@ -256,7 +257,7 @@ def test_a_target_that_is_reached_ends_the_run_early(tmp_path):
     )
     run = run_to_end(spec, tmp_path / "run")
     result, validation = run.result(), run.dir.validation()
-    assert result["reached"] is True and result["updates"] < 2000
+    assert result["reached"] is True and result["updates"] < 50_000
     row = next(row for row in validation if row["val_loss"] <= 5.5)
     assert result["time_to_target_s"] == row["time_s"] and result["updates_to_target"] == row["update"] + 1
     assert row == validation[-1] and result["final_val_loss"] == row["val_loss"]

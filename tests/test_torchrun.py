@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_helpers import assert_run_is_replay, kill, pid_of, processes_of, run_to_end, tiny, wait_until
+from engine_helpers import (
+    PATIENCE_S,
+    assert_run_is_replay,
+    free_port,
+    kill,
+    pid_of,
+    processes_of,
+    run_to_end,
+    tiny,
+    wait_until,
+)
 
 import paci_lab
 from paci_lab import InputError, RunFailed
@@ -56,7 +66,7 @@ def one_node(ranks: int, *arguments: object) -> subprocess.Popen:
 
 def said_by(process: subprocess.Popen) -> str:
     """What it and its ranks printed, when it has ended."""
-    return process.communicate(timeout=120)[0]
+    return process.communicate(timeout=PATIENCE_S)[0]
 
 
 def start(tmp_path: Path, **changes) -> paci_lab.Run:
@@ -70,9 +80,11 @@ def in_steady_state(run: paci_lab.Run) -> None:
 
 def assert_ends_badly(run: paci_lab.Run) -> str:
     """It fails, leaves no process, and its directory can be read. Returns the message."""
-    with pytest.raises(RunFailed) as failure:
-        run.wait(60)
-    wait_until(lambda: not processes_of(run.path), timeout_s=15, what="the end of every process")
+    with pytest.raises(RunFailed):
+        run.wait(PATIENCE_S)
+    wait_until(lambda: not processes_of(run.path), what="the end of every process")
+    with pytest.raises(RunFailed) as failure:  # where torchrun itself was killed, the leader writes it down after that
+        run.result()
     opened = paci_lab.open_run(run.path)
     opened.trace(), opened.dir.metrics(), opened.dir.validation()
     assert opened.dir.result() is None
@@ -123,7 +135,7 @@ def test_three_ranks_with_flags_and_threads_are_the_replay(tmp_path):
 def test_a_rendezvous_without_a_store_of_torchrun(tmp_path):
     """A fixed master address: rank 0 has to serve the store itself."""
     tiny(partition=[3, 3]).save(tmp_path / "spec.toml")
-    static = ["--nnodes", 1, "--node-rank", 0, "--master-addr", "127.0.0.1", "--master-port", 29371]
+    static = ["--nnodes", 1, "--node-rank", 0, "--master-addr", "127.0.0.1", "--master-port", free_port()]
     run = [tmp_path / "spec.toml", "--run-dir", tmp_path / "run"]
     process = torchrun(*static, "--nproc-per-node", 2, "-m", "paci_lab.train", *run)
     said = said_by(process)
@@ -137,9 +149,10 @@ def test_a_rendezvous_without_a_store_of_torchrun(tmp_path):
 @pytest.mark.slow
 def test_a_target_that_is_reached_ends_the_run_well(tmp_path):
     run = start(tmp_path, target_loss=5.4, evaluate_every=10, learning_rate=0.01, learning_rate_schedule="constant")
-    result = run.wait(90)
+    result = run.wait(PATIENCE_S)
     assert result["reached"] is True and result["updates"] < 100_000
-    assert not processes_of(run.path) and run.dir.failure() is None
+    wait_until(lambda: not processes_of(run.path), what="the end of every process")
+    assert run.dir.failure() is None
 
 
 def test_a_rank_that_fails_is_named_with_operation_and_cause(tmp_path):
@@ -199,7 +212,7 @@ def test_the_run_ends_with_the_process_that_started_it(tmp_path):
     wait_until(lambda: (tmp_path / "run" / "metrics.jsonl").exists(), what="the run")
     starter.kill()
     starter.wait()
-    wait_until(lambda: not processes_of(tmp_path / "run"), timeout_s=15, what="the end of every process")
+    wait_until(lambda: not processes_of(tmp_path / "run"), what="the end of every process")
     with pytest.raises(RunFailed, match="the process that started the run went away"):
         paci_lab.open_run(tmp_path / "run").result()
 
@@ -260,16 +273,16 @@ def test_what_cannot_run_is_refused_before_torchrun_is_started(tmp_path):
 # -- several nodes ------------------------------
 
 
-def two_nodes(tmp_path: Path, port: int, second: list[str], **changes) -> paci_lab.Run:
+def two_nodes(tmp_path: Path, second: list[str], **changes) -> paci_lab.Run:
     """The controller's node, and a second one, started by `second` in front of the command that joins."""
     spec = tiny(**{"stages": 4, "partition": [1, 2, 1, 2], "window": 2, "updates": 40, **changes})
-    options = {"nodes": 2, "rdzv_endpoint": f"127.0.0.1:{port}", "rdzv_id": "test"}
+    options = {"nodes": 2, "rdzv_endpoint": f"127.0.0.1:{free_port()}", "rdzv_id": "test"}
     join = subprocess.Popen(
         [*second, *torchrun_command(spec, **options)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     run = launch_torchrun(spec, tmp_path / "run", **options)
     try:
-        run.wait(120)
+        run.wait(PATIENCE_S)
     finally:
         run.stop()
         said = said_by(join)
@@ -281,7 +294,7 @@ def two_nodes(tmp_path: Path, port: int, second: list[str], **changes) -> paci_l
 
 @pytest.mark.slow
 def test_two_nodes_share_the_ranks_and_one_of_them_needs_no_spec(tmp_path):
-    run = two_nodes(tmp_path, 29471, [])
+    run = two_nodes(tmp_path, [])
     assert run.dir.environment()["hosts"] == 1  # torchrun's two nodes are one machine
 
 
@@ -299,7 +312,7 @@ def test_the_clock_of_another_host_is_measured_and_taken_off(tmp_path, monkeypat
     if not other:
         pytest.skip("no right to make a time namespace, which stands for a host with a clock of its own")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # for several hosts this is the user's to say
-    run = two_nodes(tmp_path, 29472, other, pace_forward_ms=5.0, pace_backward_ms=10.0)
+    run = two_nodes(tmp_path, other, pace_forward_ms=5.0, pace_backward_ms=10.0)
     clock = json.loads((run.path / "clock.json").read_text())
     assert clock["hosts"] == run.dir.environment()["hosts"] == 2
     hosts = [rank["host"] for rank in clock["ranks"]]
@@ -313,7 +326,7 @@ def test_the_clock_of_another_host_is_measured_and_taken_off(tmp_path, monkeypat
     # On one clock, no backward of a stage begins before its forward on the next stage has.
     begins = {(e.op, e.stage, e.microbatch): e.start_ns for e in run.trace() if e.op in "FB"}
     assert all(begins["F", s, m] < begins["F", s + 1, m] for _, s, m in begins if s < 3)
-    assert run.result()["wall_time_s"] < 100
+    assert run.result()["wall_time_s"] < 900
 
 
 @pytest.mark.slow
@@ -322,7 +335,7 @@ def test_a_rank_killed_on_another_host_is_named(tmp_path, monkeypatch):
     if not other:
         pytest.skip("no right to make a time namespace, which stands for a host with a clock of its own")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    options = {"nodes": 2, "rdzv_endpoint": "127.0.0.1:29473", "rdzv_id": "test"}
+    options = {"nodes": 2, "rdzv_endpoint": f"127.0.0.1:{free_port()}", "rdzv_id": "test"}
     spec = tiny(**LONG)
     join = subprocess.Popen(
         [*other, *torchrun_command(spec, **options)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -333,12 +346,12 @@ def test_a_rank_killed_on_another_host_is_named(tmp_path, monkeypatch):
     # One rank on a host: whether the host went with it, nobody here can see.
     message = assert_ends_badly(run)
     assert message.startswith("nothing is heard of the host of rank 1: rank 1 (stage 1) failed in operation 1")
-    assert join.wait(60) != 0
+    assert join.wait(PATIENCE_S) != 0
 
 
 @pytest.mark.slow
 def test_a_run_of_two_nodes_that_is_stopped_on_one_says_so(tmp_path):
-    options = {"nodes": 2, "rdzv_endpoint": "127.0.0.1:29474", "rdzv_id": "test"}
+    options = {"nodes": 2, "rdzv_endpoint": f"127.0.0.1:{free_port()}", "rdzv_id": "test"}
     spec = tiny(**LONG)
     join = subprocess.Popen(torchrun_command(spec, **options), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run = launch_torchrun(spec, tmp_path / "run", **options)
@@ -346,7 +359,7 @@ def test_a_run_of_two_nodes_that_is_stopped_on_one_says_so(tmp_path):
     run.stop()
     assert assert_ends_badly(run).startswith("stopped by the user after update ")
     assert run.dir.failure()["stopped"] is True
-    assert join.wait(60) != 0
+    assert join.wait(PATIENCE_S) != 0
 
 
 # -- the commands over it ------------------------------
@@ -389,7 +402,8 @@ def test_ctrl_c_stops_the_command_torchrun_and_every_rank(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     said = said_by(process)
     assert process.returncode == 130 and "Traceback" not in said
-    assert processes_of(path) == {} and paci_lab.open_run(path).dir.failure()["stopped"] is True
+    wait_until(lambda: not processes_of(path), what="the end of every process")
+    assert paci_lab.open_run(path).dir.failure()["stopped"] is True
 
 
 @pytest.mark.slow
@@ -401,4 +415,5 @@ def test_the_tuners_launcher_runs_and_stops_a_trial(tmp_path):
     assert paci_lab.open_run(tmp_path / "trials" / "paci-0000").result()["updates"] == 4
     job = launcher.start(tiny(**LONG), tmp_path / "trials" / "paci-0001")
     job.stop()
-    assert job.state() == "ended" and not processes_of(tmp_path / "trials" / "paci-0001")
+    wait_until(lambda: job.state() == "ended", what="the end of the trial")
+    wait_until(lambda: not processes_of(tmp_path / "trials" / "paci-0001"), what="the end of its ranks")

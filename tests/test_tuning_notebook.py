@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 import pytest
-from conftest import BROWSERS
-from engine_helpers import tiny, wait_until
+from engine_helpers import PATIENCE_MS, open_chromium, tiny, wait_until
 from test_tuning_runs import small
 from test_tuning_search import settings
 
@@ -129,8 +127,8 @@ def test_a_row_is_chosen_by_click_or_enter_and_stays_chosen_when_the_table_is_re
     playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     made = tuning.Study.open(RECORDINGS / "06-window")
     with playwright_api.sync_playwright() as playwright:
-        chromium = next(filter(None, map(shutil.which, BROWSERS)))
-        page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
+        page = open_chromium(playwright).new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.evaluate("html => { window.first = html; }", table(made))
         page.evaluate(_MODEL, str(TrialTable(html="").in_page._esm))
         page.click("tr[data-run='trials/paci-0001'] td")

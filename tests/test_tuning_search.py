@@ -12,7 +12,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from engine_helpers import wait_until
+from engine_helpers import PATIENCE_S, wait_until
 
 import tuning
 from paci_lab import InputError, TrainSpec
@@ -352,7 +352,7 @@ def test_two_controllers_share_a_study_and_do_no_point_twice_for_nothing(tmp_pat
     made = study(tmp_path / "s", launcher_options={"log": str(log)}, confirm_seeds=1)
     code = f"import tuning; tuning.Study.open({str(made.folder)!r}).run(share_machine=True)"
     both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
-    assert [p.wait(60) for p in both] == [0, 0]
+    assert [p.wait(PATIENCE_S) for p in both] == [0, 0]
     lines = [line.split() for line in log.read_text().splitlines()]
     runs = [(words[2], words[4]) for words in lines if words[1] != "baseline"]
     assert len(runs) == len(set(runs)), "the same point and seed was run twice"

@@ -186,9 +186,12 @@ def _listen(hubs: list[Connection], start_ns: int, microbatches: int) -> dict[st
         if kind != "end" and end - since > 1_000_000:
             note(rank, "wait-F" if rank else "wait-B", number, since, end)
 
+    looks = 0
     while not raised and len(waits) < 2:
-        ready = wait([hub for rank, hub in enumerate(hubs) if rank not in waits], SILENCE_S)
-        if not ready:
+        # In ten looks: a machine that stalls for longer than that costs one of them.
+        ready = wait([hub for rank, hub in enumerate(hubs) if rank not in waits], SILENCE_S / 10)
+        looks = 0 if ready else looks + 1
+        if looks == 10:
             silent = next(rank for rank in range(2) if rank not in waits)
             raised = _("rank {rank} has done nothing for {seconds} s.").format(rank=silent, seconds=f"{SILENCE_S:g}")
         for hub in ready:
