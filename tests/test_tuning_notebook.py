@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from engine_helpers import PATIENCE_MS, open_chromium, tiny, wait_until
@@ -12,6 +13,8 @@ from test_tuning_search import settings
 import paci_lab
 import tuning
 from paci_lab import InputError
+from paci_lab.show.page_figure import PageFigure
+from paci_lab.show.palette import swap
 from tuning.locks import Presence
 from tuning.notebook import RECORDINGS, Controller, start, table, windows_chart
 from tuning.trial import Trial
@@ -120,6 +123,13 @@ _MODEL = """
   await module.default.render({ model: { get: () => "the table", widget_manager: manager }, el: document.body });
 })
 """
+
+
+def test_the_chart_of_the_windows_follows_its_page_into_the_dark():
+    figure = windows_chart(tuning.Study.open(RECORDINGS / "06-window"))
+    assert isinstance(figure, PageFigure)
+    figure.layout.template = None  # plotly's own, most of which nothing draws
+    assert set(re.findall("#[0-9a-f]{6}", figure.to_json().lower())) <= {color.lower() for color in swap()}
 
 
 @pytest.mark.browser

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import plotly.graph_objects as go
 
 from paci_lab.language import _
+from paci_lab.show.page_figure import PageFigure
 from paci_lab.show.palette import LIGHT
 from tuning.pareto import Spot
 from tuning.side import SIDES, point_key
@@ -58,7 +59,7 @@ def best_of_windows(trials: Sequence[Trial]) -> dict[tuple[str, int], list[Trial
 
 def time_against_window(trials: Sequence[Trial], stages: int, label: Callable[[Trial], str]) -> go.Figure:
     """Every trial as a dot, medians with intervals as a line per side, misses as crosses where they were stopped."""
-    figure, best = go.Figure(), best_of_windows(trials)
+    figure, best = PageFigure(), best_of_windows(trials)
     for side in SIDES:
         color = _COLORS[side]
         windows = [w for s, w in best if s == side]
