@@ -51,9 +51,6 @@ COMPUTING = COMPUTE.replace(
     warmup=0.05,
     validation_batches=2,
 )
-STAGE_S = 0.06
-"""Seconds of work in a computing stage per micro-batch: short enough for many updates, long beside a message."""
-
 CASES = {  # its spec, micro-batches by window, rounds, and PACI's slacks, the first of which is held against the peers
     # At 2 stages the largest gap is 1 in every window, also with the slack of 1 that hides jitter but delays more.
     "computing": (COMPUTING, {2: 320, 4: 320}, 3, (0, 1)),
@@ -69,6 +66,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help="how often each runs (default 3)")
     parser.add_argument("--case", choices=CASES, help="only this one (default both)")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS, help="only these, our flush among them")
+    parser.add_argument(
+        "--stage-ms",
+        type=float,
+        default=60.0,
+        help="work of a computing stage per micro-batch: the shorter, the more updates; the longer, the less a message "
+        "and jitter weigh (default 60)",
+    )
     add_json_argument(parser)
     chosen = parser.parse_args(arguments)
     wanted = (FLUSH, "torch-1f1b", "accumulation") if chosen.quick else chosen.peers
@@ -79,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as name:
         for case in [chosen.case] if chosen.case else CASES:
             base, microbatches, rounds, slacks = CASES[case]
-            base = base if base.paced else sized(base, STAGE_S)
+            base = base if base.paced else sized(base, chosen.stage_ms / 1e3)
             for window in list(microbatches)[-1:] if chosen.quick else microbatches:
                 count = 6 * window if chosen.quick else microbatches[window]
                 found = against(
