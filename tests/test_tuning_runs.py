@@ -14,6 +14,7 @@ import pytest
 from engine_helpers import PATIENCE_S, kill, pid_of, processes_of, tiny, wait_until
 
 import tuning
+from tuning.locks import Presence
 from tuning.recommend import apply
 
 WORK = {
@@ -43,7 +44,8 @@ def small(folder: Path, *, base: dict | None = None, **changes) -> tuning.Study:
 def uncapped(folder: Path, settings: tuning.Settings) -> tuning.Study:
     """A study with its baseline, whose trials are never stopped for being slow: a machine that stalls makes them so."""
     study = tuning.Study.create(folder, dataclasses.replace(settings, slack=1e4, budget_s=1e6))
-    frozen = study.freeze(study.launcher(), lambda sentence, trial: None)
+    with Presence(study.folder, exclusive=False):
+        frozen = study.freeze(study.launcher(), lambda sentence, trial: None)
     content = json.dumps({**dataclasses.asdict(frozen), "time_cap_s": 3600.0})
     (folder / "frozen.json").write_text(content, encoding="utf-8")
     return study
