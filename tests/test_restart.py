@@ -39,10 +39,10 @@ pytestmark = [
 
 PACED = {"pace_forward_ms": 2, "pace_backward_ms": 4}
 SAVED = {"stages": 3, "partition": [1, 2, 3], "window": 2, "checkpoint_every": 10, "dropout": 0.1, **PACED}
-"""An update takes some 15 ms, a checkpoint comes every ten of them; 300 are enough to be struck in the middle."""
+"""An update takes some 15 ms, a checkpoint comes every ten of them; 150 are enough to be struck in the middle."""
 
 
-def start(path: Path, *, updates: int = 300, max_restarts: int = 1, hang_timeout_s: float = 60.0, **changes):
+def start(path: Path, *, updates: int = 150, max_restarts: int = 1, hang_timeout_s: float = 60.0, **changes):
     spec = tiny(**{**SAVED, "updates": updates, **changes})
     return paci_lab.launch(spec, path, max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
 
@@ -301,7 +301,7 @@ def test_a_live_view_forgets_what_a_restart_cut_off(stopped, tmp_path):
 
 
 def test_a_stopped_rank_is_named_with_a_heartbeat_and_the_run_ends(tmp_path):
-    run = start(tmp_path / "run", updates=100_000, max_restarts=0, hang_timeout_s=20.0)
+    run = start(tmp_path / "run", updates=100_000, max_restarts=0, hang_timeout_s=12.0)
     wait_until(lambda: len(run.dir.metrics()) > 3, what="the steady state")
     kill([pid_of(run.path, "rank2")], signal.SIGSTOP)
     with pytest.raises(RunFailed) as failed:
@@ -318,7 +318,7 @@ def test_a_stopped_rank_is_named_with_a_heartbeat_and_the_run_ends(tmp_path):
 
 @pytest.mark.slow
 def test_a_stopped_rank_starts_again(tmp_path):
-    run = start(tmp_path / "run", hang_timeout_s=20.0)
+    run = start(tmp_path / "run", hang_timeout_s=12.0)
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, "rank0")], signal.SIGSTOP)
     run.wait(PATIENCE_S)
@@ -465,7 +465,7 @@ def test_a_full_disk_is_the_cause_that_is_named(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_torchrun_starts_a_run_again_and_it_goes_on(tmp_path, rank):
-    spec = tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=300)
+    spec = tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=150)
     run = launch_torchrun(spec, tmp_path / "run", max_restarts=2)
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, f"rank{rank}")])
@@ -482,8 +482,8 @@ def test_torchrun_starts_a_run_again_and_it_goes_on(tmp_path, rank):
 def test_torchrun_resumes_and_ends_a_rank_that_stands_still(tmp_path):
     first = start(tmp_path / "first", updates=10, max_restarts=0)
     first.wait(PATIENCE_S)
-    spec = first.spec.replace(stages=2, partition=[3, 3], microbatches=600)
-    run = launch_torchrun(spec, tmp_path / "run", resume=first.path, max_restarts=1, hang_timeout_s=20.0)
+    spec = first.spec.replace(stages=2, partition=[3, 3], microbatches=300)
+    run = launch_torchrun(spec, tmp_path / "run", resume=first.path, max_restarts=1, hang_timeout_s=12.0)
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, "rank1")], signal.SIGSTOP)
     assert run.wait(PATIENCE_S)["resumed_from"]["update"] == 9
@@ -497,7 +497,7 @@ def test_torchrun_resumes_and_ends_a_rank_that_stands_still(tmp_path):
 def test_a_killed_leader_is_started_again_by_torchrun(tmp_path):
     """Rank 0's process of torchrun, which is the agent: nobody writes down what happened, and still the run goes on."""
     run = launch_torchrun(
-        tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=300), tmp_path / "run", max_restarts=1
+        tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=150), tmp_path / "run", max_restarts=1
     )
     wait_for_checkpoint(run, 19)
     kill([pid_of(run.path, "agent")])
@@ -509,7 +509,7 @@ def test_a_killed_leader_is_started_again_by_torchrun(tmp_path):
 
 @pytest.mark.slow
 def test_two_nodes_start_again_together(tmp_path):
-    spec = tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=300)
+    spec = tiny(**{**SAVED, "stages": 2, "partition": [2, 4]}, updates=150)
     options = {"nodes": 2, "rdzv_endpoint": f"127.0.0.1:{free_port()}", "rdzv_id": "test", "max_restarts": 1}
     with open(tmp_path / "join.log", "wb") as log:
         join = subprocess.Popen(torchrun_command(spec, **options), stdout=log, stderr=log)
