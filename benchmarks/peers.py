@@ -45,7 +45,7 @@ COMPUTING = COMPUTE.replace(
     optimizer="nadam",
     momentum=0.95,
     optimizer_implementation="foreach",
-    # Half of the default rate is better for the flush too: at the default all schedules have spikes and long plateaus.
+    # Half of the default rate: at the default all schedules have spikes and long plateaus, which end by chance.
     learning_rate=5e-4,
     learning_rate_schedule="cosine",
     warmup=0.05,
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="one round of shorter runs with fewer peers and windows")
     parser.add_argument("--rounds", type=int, help="how often each runs (default 3)")
     parser.add_argument("--case", choices=CASES, help="only this one (default both)")
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS, help="only these, our flush among them")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, help="only these, our flush among them (default all)")
     parser.add_argument(
         "--stage-ms",
         type=float,
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add_json_argument(parser)
     chosen = parser.parse_args(arguments)
-    wanted = (FLUSH, "torch-1f1b", "accumulation") if chosen.quick else chosen.peers
+    wanted = chosen.peers or ((FLUSH, "torch-1f1b", "accumulation") if chosen.quick else PEERS)
     peers = [peer for peer in PEERS if peer in wanted]
     if FLUSH not in peers:
         parser.error(f"--peers must name {FLUSH}: its loss is the target")
@@ -105,14 +105,12 @@ def against(base: TrainSpec, peers: Sequence[str], pacis: Sequence[str], rounds:
     specs, refused = parse_contenders([*peers, *pacis], base)
     flush, ours = next(iter(specs)), list(specs)[-len(pacis)]
     found = compare(specs, rounds=rounds, folder=folder)
-    curves = {name: [RunDir(path).validation() for path in paths] for name, paths in found.paths.items()}
+    failures = {**refused, **found.failures}
+    curves = {name: [RunDir(p).validation() for p in found.paths[name]] for name in specs if name not in failures}
     target = statistics.mean(rows[round(TARGET_AT * len(rows)) - 1]["val_loss"] for rows in curves[flush])
     to_target = {name: [_first_at(rows, target) for rows in runs] for name, runs in curves.items()}
-    failures = {**refused, **found.failures}
     rows: list[dict[str, Any]] = [{"name": name, "failure": why} for name, why in failures.items()]
-    for name in specs:
-        if name in failures:
-            continue
+    for name in curves:
         pairs = [pair for pair in zip(to_target[name], to_target[ours], strict=True) if None not in pair]
         sooner = paired_ratio(pairs) if len(pairs) == rounds else None
         faster = found.speedup(ours, name, "wall_time_s")

@@ -1,4 +1,4 @@
-"""Shared by the engine's tests: a tiny spec, and the comparison of a real run with its replay."""
+"""Shared by the tests: a tiny spec, a real run against its replay, patience, processes, ports and a browser."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if name == "sbatch":
         sys.exit("sbatch: error: invalid partition specified: none")
     log = next(l for l in open(script) if l.startswith("#SBATCH --output=")).split("=", 1)[1].strip()
     nodes = next(l for l in open(script) if l.startswith("#SBATCH --nodes=")).split("=", 1)[1].strip()
-    environment = {{**os.environ, "SLURM_JOB_ID": "9476", "SLURM_NNODES": nodes, "SLURM_JOB_NODELIST": "node[1-2]"}}
+    environment = {{**os.environ, "SLURM_JOB_ID": "9473", "SLURM_NNODES": nodes, "SLURM_JOB_NODELIST": "node[1-2]"}}
     job = subprocess.Popen(
         ["bash", script], stdout=open(log, "w"), stderr=subprocess.STDOUT, start_new_session=True, env=environment
     )
