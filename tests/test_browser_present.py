@@ -5,14 +5,17 @@ Screenshots go to a temporary folder, or to the one that PACI_LAB_SCREENSHOTS na
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from engine_helpers import PATIENCE_MS, PATIENCE_S, open_chromium, wait_in_page, wait_until
+from engine_helpers import PATIENCE_MS, open_chromium, wait_in_page, wait_until
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import sync_playwright  # noqa: E402
@@ -22,6 +25,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RACE = ["--pace-forward-ms", "15", "--pace-backward-ms", "30", "--target-loss", "3.9", "--learning-rate", "0.008"]
 """Reached after about 64 micro-batches on both sides, by replay: a few seconds."""
+
+ENDLESS = ["--pace-forward-ms", "15", "--pace-backward-ms", "30", "--target-loss", "0.1", "--microbatches", "4000"]
+"""Takes minutes, so that there is always a race to be held."""
 
 OUTSIDE = """() => {
     const shown = "h1, .paci-lab-race p, .card, .paci-lab-buttons button, .js-plotly-plot .main-svg";
@@ -41,14 +47,57 @@ SMALLEST = """() => {
 }"""
 
 
+class Presented(NamedTuple):
+    """A page that shows the presentation of `command`; `asked` are all addresses it has asked for, in order."""
+
+    page: Any
+    command: subprocess.Popen
+    asked: list[str]
+    shoot: Callable[[str], None]
+
+
 def test_the_race_from_scene_to_scene(tmp_path, leftovers):
-    pictures = Path(os.environ.get("PACI_LAB_SCREENSHOTS", tmp_path))
+    with presentation(tmp_path, *RACE) as shown:
+        drive(shown.page, shown.shoot)
+        own = shown.asked[0].partition("/?")[0]
+        assert all(url.startswith((own, "blob:", "data:")) for url in shown.asked), shown.asked
+    wait_until(lambda: not leftovers(), what="the end of its ranks")
+
+
+def test_a_race_is_held_and_its_command_killed(tmp_path, leftovers):
+    with presentation(tmp_path, *ENDLESS) as shown:
+        page = shown.page
+        page.locator("h1", has_text="One device").wait_for()
+        for title in ("in turn", "flush", "race"):
+            page.keyboard.press("n")
+            page.locator("h1", has_text=title).wait_for()
+        page.keyboard.press("s")
+        toggle = page.locator("button[data-action=toggle]")
+        toggle.filter(has_text="Hold").wait_for()  # until then a second press is one too many
+        wait_in_page(page, lambda: min(ends(page)) > 0)
+        page.keyboard.press("s")
+        page.locator(".label", has_text="held").wait_for()
+        held = ends(page)
+        page.keyboard.press("s")
+        wait_in_page(page, lambda: min(now - then for now, then in zip(ends(page), held, strict=True)) > 500)
+        assert not page.locator(".paci-lab-gone").inner_text()
+        shown.command.kill()
+        page.locator(".paci-lab-gone[role=status]", has_text="The command has ended").wait_for()
+        assert not page.locator(".label").is_visible()
+        shown.shoot("killed-1280")
+    wait_until(lambda: not leftovers(), what="the end of its ranks")
+
+
+@contextlib.contextmanager
+def presentation(folder: Path, *options: str) -> Iterator[Presented]:
+    """`paci-lab present`, opened in a page."""
+    pictures = Path(os.environ.get("PACI_LAB_SCREENSHOTS", folder))
     pictures.mkdir(parents=True, exist_ok=True)
     command = subprocess.Popen(
-        [sys.executable, "-m", "paci_lab.cli", "present", "--no-browser", "--run-dir", "runs", *RACE],
+        [sys.executable, "-m", "paci_lab.cli", "present", "--no-browser", "--run-dir", "runs", *options],
         stderr=subprocess.PIPE,
         text=True,
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PACI_LAB_TRAIN": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     try:
@@ -60,26 +109,15 @@ def test_the_race_from_scene_to_scene(tmp_path, leftovers):
             asked: list[str] = []
             page.on("request", lambda request: asked.append(request.url))
             page.goto(address)
+
+            def shoot(name: str) -> None:
+                page.screenshot(path=pictures / f"present-{name}.png")
+
             try:
-                drive(page, lambda name: page.screenshot(path=pictures / f"present-{name}.png"))
-                own = address.partition("/?")[0]
-                assert all(url.startswith((own, "blob:", "data:")) for url in asked), asked
-                # A second race, and the command is killed in its middle.
-                page.keyboard.press("n")
-                page.locator("h1", has_text="window").wait_for()
-                page.keyboard.press("s")
-                wait_in_page(page, lambda: min(ends(page)) > 0)
-                page.keyboard.press("s")
-                page.locator(".label", has_text="held").wait_for()
-                assert not page.locator(".paci-lab-gone").inner_text()
-                command.kill()
-                page.locator(".paci-lab-gone[role=status]", has_text="The command has ended").wait_for()
-                assert not page.locator(".label").is_visible()
+                yield Presented(page, command, asked, shoot)
             finally:
-                page.screenshot(path=pictures / "present-at-its-end.png")
+                shoot("at-its-end")
                 browser.close()
-        command.wait(PATIENCE_S)
-        wait_until(lambda: not leftovers(), what="the end of its ranks")
     finally:
         command.kill()
         command.stderr.close()
@@ -101,6 +139,7 @@ def drive(page, shoot) -> None:
     page.locator("button", has_text="Next").click()  # the mouse leaves the focus, so that Space starts the race
     heading.filter(has_text="race").wait_for()
     page.locator(".label", has_text="to be run live").wait_for()
+    wait_in_page(page, lambda: max(ends(page)) == 0)  # the scene before has gone from the charts
     shoot("ready-1280")
     page.keyboard.press("?")
     page.locator("dialog[open]").wait_for()
