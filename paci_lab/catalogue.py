@@ -25,7 +25,7 @@ __all__ = ["TEMPLATE", "collect", "main", "written"]
 ROOT = Path(__file__).parents[1]
 TEMPLATE = FOLDER / "paci_lab.pot"
 _PACKAGES = ("paci_lab", "tuning")
-_KEYWORDS = {"_": None, "ngettext": (1, 2)}
+_KEYWORDS = {"_": None, "ngettext": (1, 2), "Reason": None}
 _HEADER = "# Sentences of PACI Lab, collected by python -m paci_lab.catalogue."
 _LEFT_OUT = (
     "Date: ",

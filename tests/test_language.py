@@ -20,6 +20,7 @@ import pytest
 import paci_lab
 from paci_lab import InputError, lessons, simulate
 from paci_lab.catalogue import TEMPLATE, collect, written
+from paci_lab.game import Board
 from paci_lab.language import VARIABLE, _, direction, language, ngettext
 from paci_lab.schedules import PACI, build_schedule, schedule_classes
 from paci_lab.show.explorer import explorer
@@ -56,6 +57,13 @@ def modules() -> Iterator[tuple[Path, ast.Module]]:
 def calls(tree: ast.AST) -> list[ast.Call]:
     named = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
     return [node for node in named if node.func.id in ("_", "ngettext")]
+
+
+def test_reasons_of_the_validator_are_whole_and_literal():
+    """The catalogue would not see others."""
+    tree = ast.parse((ROOT / "paci_lab" / "schedules" / "validate.py").read_text(encoding="utf-8"))
+    made = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "Reason"]
+    assert len(made) > 15 and all(isinstance(call.args[0], ast.Constant) for call in made)
 
 
 def test_the_template_holds_every_sentence():
@@ -249,6 +257,17 @@ def test_the_explorer_speaks_the_language(speak):
     view.controls["forward"].click()
     assert view._words.value and "<table" in view._spoken.value
     assert english([*texts_in(view.widget), view.figure.spoken, *texts_of(view.figure)]) == set()
+
+
+def test_the_rules_of_the_game_speak_the_language(speak):
+    speak("en_XA")
+    board = Board("1f1b")
+    assert board.place("0F0") is None
+    said = {op: board.place(op) for op in ("0B0", "1B0", "0F0", "0U0")}
+    rules = {refusal.code for refusal in said.values()}
+    assert rules == {"deadlock", "order", "repeated", "window"}
+    assert english([str(refusal) for refusal in said.values()], *said, *rules, "1F0") == set()
+    assert board.place("0B0").reason == "no rank can go on: 0B0 waits for 1B0"
 
 
 def test_the_live_view_speaks_the_language(speak, tmp_path):

@@ -9,7 +9,7 @@ from paci_lab.errors import InputError
 from paci_lab.game.levels import Level, Measures, level_named
 from paci_lab.game.placed import Lines, Placed, placed
 from paci_lab.language import _
-from paci_lab.schedules import Op, ScheduleError, inputs_of, validate, weight_copies
+from paci_lab.schedules import Op, Reason, ScheduleError, inputs_of, validate, weight_copies
 from paci_lab.schedules.validate import dry_run
 from paci_lab.simulate import simulate
 from paci_lab.trace import Trace
@@ -30,7 +30,7 @@ class Refusal(NamedTuple):
 
     code: str
     op: Op
-    reason: str
+    reason: Reason
     asked: Op
     out: bool = False
 
@@ -41,7 +41,7 @@ class Refusal(NamedTuple):
             sentence = _("{op} cannot stand there ({code}: {reason}).")
         else:
             sentence = _("{asked} cannot stand there: {op} could not run then ({code}: {reason}).")
-        return sentence.format(asked=self.asked, op=self.op, code=self.code, reason=self.reason)
+        return sentence.format(asked=self.asked, op=self.op, code=self.code, reason=self.reason.said(_))
 
 
 class Board:

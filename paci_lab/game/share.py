@@ -61,7 +61,7 @@ def board_of(text: str, level: Level | None = None) -> Board:
         return Board(found, tuple(_line(text, found, rank, line) for rank, line in enumerate(lines)))
     except ScheduleError as error:
         sentence = _("It breaks a rule at {op} ({code}: {reason}).")
-        raise _wrong(text, sentence.format(op=error.op, code=error.code, reason=error.reason)) from None
+        raise _wrong(text, sentence.format(op=error.op, code=error.code, reason=error.reason.said(_))) from None
 
 
 def schedule_name(board: Board) -> str:

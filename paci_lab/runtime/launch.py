@@ -15,7 +15,7 @@ from typing import Any
 from paci_lab.errors import InputError, RunFailed
 from paci_lab.runtime.rundir import RunDir
 from paci_lab.runtime.watch import HANG_TIMEOUT_S
-from paci_lab.schedules import Op, ScheduleError
+from paci_lab.schedules import Op, Reason, ScheduleError
 from paci_lab.spec import TrainSpec
 from paci_lab.trace import Trace
 
@@ -163,7 +163,7 @@ def launch(
         raise InputError(*answer["input_error"])
     if "schedule_error" in answer:
         code, op, reason, grid = answer["schedule_error"]
-        raise ScheduleError(code, Op.parse(op), reason, grid)
+        raise ScheduleError(code, Op.parse(op), Reason(reason), grid)
     raise RunFailed(
         f"the agent of {path} ended with exit code {agent.returncode} before it started; its error is above"
     )

@@ -20,7 +20,7 @@ from paci_lab.schedules.pipedream_2bw import PipeDream2BW
 from paci_lab.schedules.pipemare import PipeMare
 from paci_lab.schedules.schedule import Schedule
 from paci_lab.schedules.torch_csv import TorchCsv, from_csv, to_csv
-from paci_lab.schedules.validate import ScheduleError, inputs_of, validate
+from paci_lab.schedules.validate import Reason, ScheduleError, inputs_of, validate
 from paci_lab.schedules.versions import NeededVersions, weight_copies
 from paci_lab.schedules.zb_h1 import ZBH1
 from paci_lab.schedules.zb_h2 import ZBH2
@@ -43,6 +43,7 @@ __all__ = [
     "ZBH1",
     "ZBH2",
     "ZBV",
+    "Reason",
     "ScheduleError",
     "TorchCsv",
     "build_schedule",

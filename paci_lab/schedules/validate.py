@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from paci_lab.errors import InputError
 from paci_lab.schedules.op import KINDS, Op
 from paci_lab.schedules.schedule import Schedule
 
-__all__ = ["ScheduleError", "dry_run", "inputs_of", "validate"]
+__all__ = ["Reason", "ScheduleError", "dry_run", "inputs_of", "validate"]
+
+
+class Reason(str):
+    """A rule and how it is broken, in English words, which `said` gives in another language.
+
+    Args:
+        template: one whole sentence with named places, a literal: `paci_lab.catalogue` collects it.
+        values: what goes there: numbers, operations, or reasons, said one after the other.
+    """
+
+    def __new__(cls, template: str, **values: Any) -> Reason:
+        made = super().__new__(cls, _filled(template, values, str))
+        made._template, made._values = template, values
+        return made
+
+    def said(self, translate: Callable[[str], str]) -> str:
+        """The words as `translate` has them, which gets the template."""
+        return _filled(translate(self._template), self._values, lambda reason: reason.said(translate))
+
+
+def _filled(template: str, values: dict[str, Any], said: Callable[[Reason], str]) -> str:
+    words = {k: "; ".join(map(said, value)) if isinstance(value, list) else value for k, value in values.items()}
+    return template.format(**words)
 
 
 class ScheduleError(ValueError):
@@ -23,7 +47,7 @@ class ScheduleError(ValueError):
         grid: ranks x slots around the operation, as text.
     """
 
-    def __init__(self, code: str, op: Op, reason: str, grid: str) -> None:
+    def __init__(self, code: str, op: Op, reason: Reason, grid: str) -> None:
         self.code, self.op, self.reason, self.grid = code, op, reason, grid
         super().__init__(f"{code}: {op}: {reason}\n{grid}")
 
@@ -82,7 +106,7 @@ class _Walk:
         self.gathered: dict[int, list[int]] = defaultdict(list)  # backwards since the last update, per stage
         self.order: dict[tuple[int, str], list[int]] = defaultdict(list)  # micro-batches in order of F and of I
 
-    def fail(self, code: str, op: Op, reason: str) -> None:
+    def fail(self, code: str, op: Op, reason: Reason) -> None:
         slots = [*self.grid[-7:], self.next[:]] if op in self.next else self.grid[-8:]
         first = len(self.grid) - min(7, len(self.grid)) if op in self.next else max(0, len(self.grid) - 8)
         raise ScheduleError(code, op, reason, draw_grid(slots, first_slot=first, mark=op))
@@ -93,8 +117,8 @@ class _Walk:
         if not ready:
             waiting = [op for op in self.next if op is not None]
             if waiting:
-                needs = "; ".join(f"{op} waits for {_name(self.missing(op))}" for op in waiting)
-                self.fail("deadlock", waiting[0], f"no rank can go on: {needs}")
+                needs = [Reason("{op} waits for {other}", op=op, other=_name(self.missing(op))) for op in waiting]
+                self.fail("deadlock", waiting[0], Reason("no rank can go on: {needs}", needs=needs))
             return False
         slot: list[Op | None] = [op if op in ready else None for op in self.next]
         for op in ready:
@@ -113,41 +137,53 @@ class _Walk:
     def can_run(self, op: Op) -> bool:
         schedule, (stage, kind, number) = self.schedule, op
         if kind not in KINDS or not 0 <= stage < schedule.stages or self.next.index(op) != schedule.rank_of(stage):
-            self.fail(
-                "placement", op, f"stage must be one of 0..{schedule.stages - 1} and be held by the rank that runs it"
+            rule = Reason(
+                "stage must be one of 0..{last} and be held by the rank that runs it", last=schedule.stages - 1
             )
+            self.fail("placement", op, rule)
         if kind != "U" and not 0 <= number < schedule.microbatches:
-            self.fail("placement", op, f"micro-batch must be one of 0..{schedule.microbatches - 1}")
+            last = schedule.microbatches - 1
+            self.fail("placement", op, Reason("micro-batch must be one of 0..{last}", last=last))
         local, _ = inputs_of(op, schedule.stages)
         if local is not None and local not in self.made:
-            self.fail("order", op, f"it comes before {_name(local)} on its own stage")
+            self.fail("order", op, Reason("it comes before {other} on its own stage", other=_name(local)))
         return self.missing(op) is None
 
     def run(self, op: Op) -> None:
         schedule, (stage, kind, number) = self.schedule, op
         self.done[op] += 1
         if self.done[op] > 1:
-            self.fail("repeated", op, "it runs a second time")
+            self.fail("repeated", op, Reason("it runs a second time"))
         if kind == "F":
             self.held[stage] += 1
             if self.held[stage] > schedule.in_flight(stage):
                 self.fail(
                     "in-flight",
                     op,
-                    f"stage {stage} would hold {self.held[stage]} unresolved forwards, "
-                    f"more than its limit of {schedule.in_flight(stage)}",
+                    Reason(
+                        "stage {stage} would hold {held} unresolved forwards, more than its limit of {limit}",
+                        stage=stage,
+                        held=self.held[stage],
+                        limit=schedule.in_flight(stage),
+                    ),
                 )
             self.forward_version[stage, number] = self.version[stage]
             used = schedule.version_used(number, self.version[stage])
             if used is not None and used > self.version[stage]:
-                self.fail("version", op, f"it uses weights after {used} updates, and {self.version[stage]} are made")
+                made = self.version[stage]
+                reason = Reason("it uses weights after {used} updates, and {made} are made", used=used, made=made)
+                self.fail("version", op, reason)
         if kind in "BI":
             gap = self.version[stage] - self.forward_version[stage, number]
             if gap > schedule.gap_bound(stage):
                 self.fail(
                     "version",
                     op,
-                    f"{gap} updates since its forward, more than the bound of {schedule.gap_bound(stage)}",
+                    Reason(
+                        "{gap} updates since its forward, more than the bound of {bound}",
+                        gap=gap,
+                        bound=schedule.gap_bound(stage),
+                    ),
                 )
         if kind in "BW":
             self.held[stage] -= 1
@@ -155,12 +191,17 @@ class _Walk:
         if kind == "U":
             window = list(schedule.window_microbatches(number))
             if number != self.version[stage]:
-                self.fail("window", op, f"the next update of stage {stage} is update {self.version[stage]}")
+                due = self.version[stage]
+                self.fail(
+                    "window", op, Reason("the next update of stage {stage} is update {due}", stage=stage, due=due)
+                )
             if sorted(self.gathered[stage]) != window:
                 absent, strange = set(window) - set(self.gathered[stage]), set(self.gathered[stage]) - set(window)
-                found = [(absent, "missing"), (strange, "of another window")]
-                wrong = "; ".join(f"{_these(those)} {words}" for those, words in found if those)
-                self.fail("window", op, f"update {number} must follow the backwards of its window: {wrong}")
+                wrong = [*_missing(sorted(absent)), *_strange(sorted(strange))]
+                reason = Reason(
+                    "update {update} must follow the backwards of its window: {wrong}", update=number, wrong=wrong
+                )
+                self.fail("window", op, reason)
             self.version[stage] += 1
             self.gathered[stage].clear()
         if kind in "FBI":
@@ -174,8 +215,11 @@ class _Walk:
             self.fail(
                 "message order",
                 op,
-                f"its message is not the next one from stage {op.stage + step}, "
-                f"which sent {sent[len(received) - 1]} first",
+                Reason(
+                    "its message is not the next one from stage {stage}, which sent {sent} first",
+                    stage=op.stage + step,
+                    sent=sent[len(received) - 1],
+                ),
             )
 
     def check_complete(self) -> None:
@@ -186,12 +230,12 @@ class _Walk:
                     missing = [Op(stage, k, microbatch) for k in kinds if not self.done[Op(stage, k, microbatch)]]
                     split = self.done[Op(stage, "I", microbatch)] > 0
                     if missing and (kinds == "F" or split == (kinds == "IW")):
-                        self.fail("forgotten", missing[0], "it never runs")
+                        self.fail("forgotten", missing[0], Reason("it never runs"))
             if self.version[stage] != schedule.updates:
                 self.fail(
                     "forgotten",
                     Op(stage, "U", self.version[stage]),
-                    f"it never runs: {schedule.updates} updates are due",
+                    Reason("it never runs: {due} updates are due", due=schedule.updates),
                 )
 
 
@@ -213,17 +257,31 @@ def _only_ops(schedule: Schedule, rank: int) -> Iterator[Op]:
         ) from error
 
 
-def _name(result: tuple[int, str, int] | None) -> str:
-    if result is None:
-        return "nothing"
+def _missing(microbatches: list[int]) -> list[Reason]:
+    match microbatches:
+        case []:
+            return []
+        case [one]:
+            return [Reason("micro-batch {number} is missing", number=one)]
+    return [Reason("micro-batches {numbers} are missing", numbers=_listed(microbatches))]
+
+
+def _strange(microbatches: list[int]) -> list[Reason]:
+    match microbatches:
+        case []:
+            return []
+        case [one]:
+            return [Reason("micro-batch {number} is of another window", number=one)]
+    return [Reason("micro-batches {numbers} are of another window", numbers=_listed(microbatches))]
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _name(result: tuple[int, str, int]) -> str:
     stage, kind, microbatch = result
     return f"{stage}{'F' if kind == 'F' else 'B'}{microbatch}"
-
-
-def _these(microbatches: set[int]) -> str:
-    """ "micro-batch 0 is", "micro-batches 0, 1 and 2 are"."""
-    *others, last = map(str, sorted(microbatches))
-    return f"micro-batches {', '.join(others)} and {last} are" if others else f"micro-batch {last} is"
 
 
 def draw_grid(slots: list[list[Op | None]], *, first_slot: int = 0, mark: Op | None = None) -> str:
