@@ -4,11 +4,15 @@ On 2 stages that really compute and on 8 paced ones: time to the same validation
 and PACI's throughput against the limit without a bubble. The target is our flush's loss at 70 % of its run, the mean
 over the seeds; a seed that does not get there is counted as a miss. Losses are read from snapshots after the run, so
 the target stops nobody and one set of runs gives all figures. Aims are printed beside them and decide nothing.
+
+All train at the learning rate that is best for a flush, by exact replay with other seeds (`--search-rates`, which also
+says what would be best for PACI).
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import tempfile
@@ -18,6 +22,8 @@ from typing import Any
 
 from benchmarks.engine import COMPUTE, sized
 from benchmarks.machine import machine_line
+from paci_lab.claims.judged import share_at
+from paci_lab.claims.replays import replay_all
 from paci_lab.commands.common import add_json_argument, console, print_table, write_figures
 from paci_lab.commands.compare import parse_contenders
 from paci_lab.compare import compare, paired_ratio
@@ -45,8 +51,6 @@ COMPUTING = COMPUTE.replace(
     optimizer="nadam",
     momentum=0.95,
     optimizer_implementation="foreach",
-    # Half of the default rate: at the default all schedules have spikes and long plateaus, which end by chance.
-    learning_rate=5e-4,
     learning_rate_schedule="cosine",
     warmup=0.05,
     validation_batches=2,
@@ -57,6 +61,13 @@ CASES = {  # its spec, micro-batches by window, rounds, and PACI's slacks, the f
     # At 8 stages the largest gap is 2 in a window of 4 and 1 in one of 8.
     "paced": (PACED, {4: 160, 8: 320}, 3, (0,)),
 }
+
+RATES = {("computing", 2): 5e-4, ("computing", 4): 5e-4, ("paced", 4): 3.2e-2, ("paced", 8): 3.2e-2}
+"""Peak learning rates by case and window: of those searched, the one with which a flush is first at the target."""
+
+SEARCHED = {"computing": (2.5e-4, 5e-4, 1e-3, 2e-3), "paced": (8e-3, 1.6e-2, 3.2e-2, 6.4e-2)}
+SEARCH_SEEDS = (100, 101, 102)  # none of those that are timed
+SEARCH_SIZE = 6  # sequences of a computing micro-batch: what 60 ms of work are on the machine of docs/measurements.md
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,7 +85,15 @@ def main(arguments: list[str] | None = None) -> int:
         "and jitter weigh (default 60)",
     )
     add_json_argument(parser)
+    parser.add_argument(
+        "--search-rates",
+        action="store_true",
+        help="only search the learning rates again, by exact replay (about 20 minutes on two cores)",
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.search_rates:
+        write_figures(chosen.json, {case: search(case) for case in ([chosen.case] if chosen.case else CASES)})
+        return 0
     wanted = chosen.peers or ((FLUSH, "torch-1f1b", "accumulation") if chosen.quick else PEERS)
     peers = [peer for peer in PEERS if peer in wanted]
     if FLUSH not in peers:
@@ -85,9 +104,10 @@ def main(arguments: list[str] | None = None) -> int:
             base, microbatches, rounds, slacks = CASES[case]
             base = base if base.paced else sized(base, chosen.stage_ms / 1e3)
             for window in list(microbatches)[-1:] if chosen.quick else microbatches:
-                count = 6 * window if chosen.quick else microbatches[window]
                 found = against(
-                    base.replace(microbatches=count, evaluate_every=max(count // window // 40, 1) * window),
+                    lasting(base, 6 * window if chosen.quick else microbatches[window], window).replace(
+                        learning_rate=RATES[case, window]
+                    ),
                     [f"{peer}:{window}" for peer in peers],
                     [f"paci:{window}:{slack}" for slack in slacks],
                     chosen.rounds or (1 if chosen.quick else rounds),
@@ -100,10 +120,70 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def lasting(base: TrainSpec, microbatches: int, window: int) -> TrainSpec:
+    """`base` for so many micro-batches, looked at about forty times, at the ends of windows."""
+    return base.replace(microbatches=microbatches, evaluate_every=max(microbatches // window // 40, 1) * window)
+
+
+def search(case: str) -> dict[str, Any]:
+    """The learning rate with which a flush and PACI are first at a flush's target, by window, as a table and as data.
+
+    The target is the lowest loss that the flush has at 70 % of its run with any of the rates, the mean over the seeds;
+    what counts is the share of the run after which it is reached, the median over the seeds.
+    """
+    base, microbatches, _rounds, _slacks = CASES[case]
+    base = base if base.paced else base.replace(microbatch_size=SEARCH_SIZE)
+    keys = [
+        (window, schedule, rate, seed)
+        for window in microbatches
+        for schedule in (FLUSH, "paci")
+        for rate in SEARCHED[case]
+        for seed in SEARCH_SEEDS
+    ]
+    specs = {
+        f"{window}-{schedule}-{rate:g}-{seed}": lasting(base, microbatches[window], window).replace(
+            schedule=schedule, window=window, learning_rate=rate, seed=seed, trace=False
+        )
+        for window, schedule, rate, seed in keys
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        curves = dict(zip(keys, replay_all(specs, Path(folder)).values(), strict=True))
+    figures: dict[str, Any] = {}
+    for window in microbatches:
+        runs = {
+            (schedule, rate): [curves[window, schedule, rate, seed] for seed in SEARCH_SEEDS]
+            for schedule in (FLUSH, "paci")
+            for rate in SEARCHED[case]
+        }
+        target = min(
+            statistics.mean(curve[round(TARGET_AT * len(curve)) - 1][1] for curve in runs[FLUSH, rate])
+            for rate in SEARCHED[case]
+        )
+        shares = {
+            key: statistics.median(share_at(curve, target) or math.inf for curve in found)
+            for key, found in runs.items()
+        }
+        ends = {key: statistics.mean(curve[-1][1] for curve in found) for key, found in runs.items()}
+        print_table(
+            f"{case}, window {window}: share of the run until the loss is {target:.3f}, and the loss at its end",
+            ["", "learning rate", "share", "final loss"],
+            [[*map(str, key), f"{shares[key]:.3f}", f"{ends[key]:.3f}"] for key in runs],
+        )
+        figures[f"window {window}"] = {
+            "target": target,
+            "rows": [
+                {"schedule": schedule, "rate": rate, "share": share if share < math.inf else None, "final": end}
+                for ((schedule, rate), share), end in zip(shares.items(), ends.values(), strict=True)
+            ],
+        }
+    return figures
+
+
 def against(base: TrainSpec, peers: Sequence[str], pacis: Sequence[str], rounds: int, folder: Path) -> dict[str, Any]:
     """PACI and its peers, the first of which is our flush; ratios are those of the first PACI."""
     specs, refused = parse_contenders([*peers, *pacis], base)
-    flush, ours = next(iter(specs)), list(specs)[-len(pacis)]
+    flush, asynchronous = next(iter(specs)), list(specs)[-len(pacis) :]
+    ours = asynchronous[0]
     found = compare(specs, rounds=rounds, folder=folder)
     failures = {**refused, **found.failures}
     curves = {name: [RunDir(p).validation() for p in found.paths[name]] for name in specs if name not in failures}
@@ -128,12 +208,16 @@ def against(base: TrainSpec, peers: Sequence[str], pacis: Sequence[str], rounds:
         )
     # Share of its steady time in which the busiest stage works: 1 is the limit without a bubble, for no pipeline is
     # faster than its slowest stage.
-    of_limit = {
-        name: [max(result["steady_utilization"]) for result in found.results[name]]
-        for name in list(specs)[-len(pacis) :]
-    }
+    of_limit = {name: [max(result["steady_utilization"]) for result in found.results[name]] for name in asynchronous}
     gaps = {name: max(max(result["version_gap_max"]) for result in found.results[name]) for name in of_limit}
-    return {"target": target, "rounds": rounds, "rows": rows, "of_limit": of_limit, "version_gap_max": gaps}
+    return {
+        "target": target,
+        "learning_rate": base.learning_rate,
+        "rounds": rounds,
+        "rows": rows,
+        "of_limit": of_limit,
+        "version_gap_max": gaps,
+    }
 
 
 def _first_at(rows: list[dict[str, Any]], target: float) -> float | None:
