@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -122,9 +123,13 @@ def processes_of(path: Path) -> dict[int, str]:
         try:
             if pid == os.getpid() or folder.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 continue
-            opened = {os.readlink(link) for link in folder.joinpath("fd").iterdir()}
+            links = list(folder.joinpath("fd").iterdir())
         except OSError:  # it ended while we looked
             continue
+        opened = set()
+        for link in links:
+            with contextlib.suppress(OSError):  # closed while we looked, by a process that goes on
+                opened.add(os.readlink(link))
         if mine := sorted(name for name in opened if name.startswith(f"{path}/")):
             found[pid] = mine[0]
     return found

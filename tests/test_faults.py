@@ -172,6 +172,15 @@ def test_an_agent_told_to_end_stops_the_run(tmp_path):
     assert run.dir.failure()["stopped"] is True
 
 
+def test_a_run_is_stopped_although_its_agent_does_not_answer(tmp_path):
+    run = start(tmp_path / "run")
+    in_steady_state(run)
+    kill([pid_of(run.path, "agent")], signal.SIGSTOP)
+    run.stop()
+    assert run.dir.failure() == {"message": "stopped by the user", "stopped": True}
+    assert len(run.trace()) > 0 and not processes_of(run.path)
+
+
 def launched_by_another_process(path: Path) -> subprocess.Popen:
     code = (
         f"import paci_lab\nfrom engine_helpers import tiny\nrun = paci_lab.launch(tiny(**{LONG!r}), {str(path)!r})\n"

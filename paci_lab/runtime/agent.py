@@ -151,6 +151,7 @@ class Agent:
             if over and not self.requests and not self.asked:
                 self.kill_all()
                 write_json(self.run_dir.path / "result.json", summarize(self.run_dir))
+                self.evaluator.kill()
                 return 0
             time.sleep(_TICK_S)
 
@@ -242,6 +243,7 @@ class Agent:
         if not self.restartable or failure.get("final"):
             return self.fail(failure)
         self.kill_all()
+        self.evaluator.kill()
         self.gather()
         self.cause = failure["message"]
         return RESTART
@@ -252,6 +254,7 @@ class Agent:
             self.gather()
         remove_unfinished(self.run_dir)
         write_json(self.run_dir.path / "failure.json", failure)
+        self.evaluator.kill()
         return 1
 
     def kill_ranks(self) -> None:
@@ -259,8 +262,15 @@ class Agent:
             rank.kill()
 
     def kill_all(self) -> None:
+        """End everything, and wait for all but the evaluator.
+
+        It runs where nobody else wants a core, and it needs one to end: on a busy machine that takes seconds, in which
+        the last word of the run is already there.
+        """
+        self.evaluator.strike()
         for child in self.children:
-            child.kill()
+            if child is not self.evaluator:
+                child.kill()
 
 
 def _read_error(path: Path) -> dict[str, Any] | None:

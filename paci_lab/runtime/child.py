@@ -103,10 +103,15 @@ class Child:
             cause += " (the system does that to a process when memory runs out)"
         return cause
 
+    def strike(self) -> None:
+        """End it at once, and do not wait for that: `kill` does."""
+        if self.exit_code is None:
+            os.kill(self.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """End it at once and wait until it is gone."""
         if self.exit_code is None:
-            os.kill(self.pid, signal.SIGKILL)
+            self.strike()
             self.exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 

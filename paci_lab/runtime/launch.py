@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paci_lab.errors import InputError, RunFailed
-from paci_lab.runtime.rundir import RunDir
+from paci_lab.runtime.rundir import RunDir, write_json
 from paci_lab.runtime.watch import HANG_TIMEOUT_S
 from paci_lab.schedules import Op, Reason, ScheduleError
 from paci_lab.spec import TrainSpec
@@ -100,6 +100,8 @@ class Run:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._agent.pid, signal.SIGKILL)
             self._agent.wait()
+            if self.dir.result() is None and self.dir.failure() is None:  # nobody else is left to say it
+                write_json(self.path / "failure.json", {"message": "stopped by the user", "stopped": True})
 
     def live(self, **options: Any):
         """The live view of this run, for a notebook; see `paci_lab.show.live`."""
