@@ -255,10 +255,10 @@ def test_more_forwards_than_the_limit_are_refused():
 
 
 def test_an_update_without_its_whole_window_names_what_is_missing():
-    rule = "update 0 must follow the backwards of its window: "
-    assert broken("window", None, "1F0 1B0 1F1 1U0").reason == rule + "micro-batch 1 is missing"
-    assert broken("window", None, "1F0 1F1 1U0").reason == rule + "micro-batches 0, 1 are missing"
-    strange = "micro-batch 0 is missing; micro-batch 1 is of another window"
+    rule = "update 0 must follow the backwards of its window; micro-batches "
+    assert broken("window", None, "1F0 1B0 1F1 1U0").reason == rule + "missing: 1"
+    assert broken("window", None, "1F0 1F1 1U0").reason == rule + "missing: 0, 1"
+    strange = "missing: 0; of another window: 1"
     lines = ("0F0 0F1 0B0 0U0 0B1 0U1", "1F0 1F1 1B1 1U0 1B0 1U1")
     assert broken("window", *lines, window=1).reason == rule + strange
     assert broken("window", "0F0 0F1 0B0 0B1 0U1").reason == "the next update of stage 0 is update 0"

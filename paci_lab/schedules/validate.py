@@ -197,9 +197,13 @@ class _Walk:
                 )
             if sorted(self.gathered[stage]) != window:
                 absent, strange = set(window) - set(self.gathered[stage]), set(self.gathered[stage]) - set(window)
-                wrong = [*_missing(sorted(absent)), *_strange(sorted(strange))]
+                wrong = [Reason("missing: {numbers}", numbers=_listed(absent))] if absent else []
+                if strange:
+                    wrong.append(Reason("of another window: {numbers}", numbers=_listed(strange)))
                 reason = Reason(
-                    "update {update} must follow the backwards of its window: {wrong}", update=number, wrong=wrong
+                    "update {update} must follow the backwards of its window; micro-batches {wrong}",
+                    update=number,
+                    wrong=wrong,
                 )
                 self.fail("window", op, reason)
             self.version[stage] += 1
@@ -257,26 +261,8 @@ def _only_ops(schedule: Schedule, rank: int) -> Iterator[Op]:
         ) from error
 
 
-def _missing(microbatches: list[int]) -> list[Reason]:
-    match microbatches:
-        case []:
-            return []
-        case [one]:
-            return [Reason("micro-batch {number} is missing", number=one)]
-    return [Reason("micro-batches {numbers} are missing", numbers=_listed(microbatches))]
-
-
-def _strange(microbatches: list[int]) -> list[Reason]:
-    match microbatches:
-        case []:
-            return []
-        case [one]:
-            return [Reason("micro-batch {number} is of another window", number=one)]
-    return [Reason("micro-batches {numbers} are of another window", numbers=_listed(microbatches))]
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
+def _listed(numbers: set[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def _name(result: tuple[int, str, int]) -> str:
